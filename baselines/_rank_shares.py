@@ -13,13 +13,10 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from baselines._arm import Table
+from comera.protocol import OutOfReach
 
 #: How far the parameters of the whole model may be from those that a ratio asks for.
 TOLERANCE = 0.02
-
-
-class OutOfReach(ValueError):
-    """No ranks meet a ratio within 2 %; the message names the ones within reach."""
 
 
 def ranks_for_ratio(model: nn.Module, layers: Mapping[str, nn.Linear | Table], ratio: float) -> dict[str, int]:
@@ -57,7 +54,7 @@ def ranks_for_ratio(model: nn.Module, layers: Mapping[str, nn.Linear | Table], r
         ranks[name] += 1
     total = kept + sum(rank * costs[name] for name, rank in ranks.items())
     if abs(total - dense / ratio) > TOLERANCE * dense / ratio:
-        raise OutOfReach(_out_of_reach(ratio, dense, kept, shapes, dense / total))
+        raise _out_of_reach(ratio, dense, kept, shapes, dense / total)
     return ranks
 
 
@@ -89,13 +86,17 @@ def _fill(first: list[str], names: Sequence[str], costs: Mapping[str, int], rest
     return abs(rest), raised
 
 
-def _out_of_reach(ratio: float, dense: int, kept: int, shapes: Mapping[str, tuple[int, ...]], nearest: float) -> str:
+def _out_of_reach(
+    ratio: float, dense: int, kept: int, shapes: Mapping[str, tuple[int, ...]], nearest: float
+) -> OutOfReach:
     start = f"ratio={ratio:g} is out of reach for two-factor layers"
     largest = dense / (kept + sum(sum(shape) for shape in shapes.values()))
     smallest = dense / (kept + sum(sum(shape) * min(shape) for shape in shapes.values()))
     if ratio > largest:
         left = f"{kept:,} of the model's {dense:,} parameters are not factorised"
-        return f"{start}, since {left}; the largest within reach is {largest:.6g}, with all ranks 1."
+        words = f"{start}, since {left}; the largest within reach is {largest:.6g}, with all ranks 1."
+        return OutOfReach(words, largest=largest)
     if ratio < smallest:
-        return f"{start}; the smallest within reach is {smallest:.6g}, with the largest ranks."
-    return f"{start} within {TOLERANCE:.0%}; the nearest found is {nearest:.6g}."
+        words = f"{start}; the smallest within reach is {smallest:.6g}, with the largest ranks."
+        return OutOfReach(words, smallest=smallest)
+    return OutOfReach(f"{start} within {TOLERANCE:.0%}; the nearest found is {nearest:.6g}.")

@@ -45,10 +45,9 @@ from baselines._arm import (
     parameters_apart,
     replace_module,
 )
-from baselines._rank_shares import OutOfReach, ranks_for_ratio
+from baselines._rank_shares import ranks_for_ratio
 from comera.lowprec.products import FP8, histories_of, thin_linear
-from comera.modes import OutOfReach as TensorTrainsOutOfReach
-from comera.protocol import LATER, OPTIMIZERS, scale_of, starts_at_zero
+from comera.protocol import LATER, OPTIMIZERS, OutOfReach, Reason, scale_of, starts_at_zero
 from comera.ratio.model import solve_model
 from comera.recomputing import Recompute, Store, keep_ranks
 from comera.tensor_train import spectral_std
@@ -318,8 +317,8 @@ class LowRank(Arm):
         """
         try:
             self._ranks(model, *self._layers(model, targets))
-        except (OutOfReach, TensorTrainsOutOfReach) as reason:
-            return str(reason)
+        except OutOfReach as reason:
+            return Reason.of(reason)
         return None
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:

@@ -19,9 +19,10 @@ from comera.inspection.summary import ModelSummary, summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.loops.control import RankControl, RankPlan, control_ranks
 from comera.loops.muon import Muon
-from comera.modes import OutOfReach, balanced_modes, padded_modes
+from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.plan.specs import BTT, TT, TTM
+from comera.protocol import OutOfReach
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
 from comera.reachability import drop_unreachable

@@ -12,10 +12,6 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 
 
-class OutOfReach(ValueError):
-    """No modes, blocks or ranks meet a ratio; the message names what is within reach."""
-
-
 def check_whole(name: str, value: object) -> int:
     """Return a whole number as an int; raise ValueError for anything else, 2.0 included."""
     try:

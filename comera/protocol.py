@@ -40,6 +40,39 @@ LATER = {"later": True}
 Batch = dict[str, torch.Tensor]
 
 
+class OutOfReach(ValueError):
+    """No modes, blocks or ranks meet a ratio; the message names what is within reach.
+
+    Args:
+        message: the sentence.
+        largest, smallest: the end of the ratios within reach, where the ratio lies beyond it.
+    """
+
+    def __init__(self, message: str, largest: float | None = None, smallest: float | None = None) -> None:
+        super().__init__(message)
+        self.largest, self.smallest = largest, smallest
+
+
+class Reason(str):
+    """A sentence on why a method cannot train a model.
+
+    ``reach`` has the end of the ratios within reach, ``largest`` or ``smallest``, where a ratio lies beyond it.
+
+    >>> Reason.of(OutOfReach("ratio=200 is out of reach.", largest=145.07)).reach
+    {'largest': 145.07}
+    """
+
+    reach: dict[str, float]
+
+    @classmethod
+    def of(cls, error: OutOfReach) -> Reason:
+        """Return the sentence of an error, with the end that it names."""
+        reason = cls(error)
+        ends = {"largest": error.largest, "smallest": error.smallest}
+        reason.reach = {name: ratio for name, ratio in ends.items() if ratio is not None}
+        return reason
+
+
 class CellView(Protocol):
     """The part of a cell that a method may look at before anything is built."""
 

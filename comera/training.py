@@ -20,7 +20,7 @@ from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TTLinear
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
-from comera.modes import OutOfReach, check_whole
+from comera.modes import check_whole
 from comera.objective import (
     OBJECTIVE_VARIANTS,
     RANK_REACH,
@@ -33,7 +33,7 @@ from comera.objective import (
     tensorized_layers,
 )
 from comera.plan.specs import TT, TTM
-from comera.protocol import LATER, OPTIMIZERS, CellView, Change, RareEvent, Stage
+from comera.protocol import LATER, OPTIMIZERS, CellView, Change, OutOfReach, RareEvent, Reason, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import check_ratio
@@ -234,7 +234,7 @@ class CoMERA:
         try:
             self._plan(model, targets)
         except OutOfReach as reason:
-            return str(reason)
+            return Reason.of(reason)
         return None
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:

@@ -16,17 +16,20 @@ from bench.interrupts import end_early, interruptible
 if __name__ == "__main__":
     end_early()  # the imports below take a second
 
+import pandas as pd
+
 from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.reading import user_path
-from bench.core.record import Record, RecordError, read_all
+from bench.core.record import RecordError, read_all
 from bench.errors import ConfigError, unwritten
+from figures import frame
 from figures.artifact import Artifact
 from figures.claims.claims import LedgerError
 from figures.documents import DocumentError, filled
 from figures.explorer.points import PredictionsError
 from figures.ledger.judging import claims_of, judge
 from figures.ledger.pages import to_csv, to_markdown_page, to_text
-from figures.redraw import draw_all, not_drawn, records_of
+from figures.redraw import draw_all, not_drawn
 from figures.registry import ArtifactError, artifacts
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
@@ -149,22 +152,19 @@ def _parser(program: str) -> Parser:
 
 
 def _folder(arguments: argparse.Namespace) -> Path:
-    """What ``--records`` names; raises InputError where that is no folder."""
+    """Return what ``--records`` names; raises InputError where that is no folder."""
     root = user_path("--records", arguments.records)
     if not root.is_dir():
         raise InputError(f"--records is {str(root)!r}; a folder with records is expected.")
     return root
 
 
-def _read(root: Path) -> list[Record]:
-    """Every record of a folder; raises InputError where there is none, or where they are of several schema versions."""
-    records = read_all(root)
-    if not records:
+def _read(root: Path) -> pd.DataFrame:
+    """Return all records of a folder; raises InputError where there is none."""
+    records = frame.load(root)
+    if records.empty:
         make = "make some with python -m bench experiment=NAME, or name results/reference, the project's own"
         raise InputError(f"{root}: no record; {make}.")
-    if len(versions := sorted({record.schema_version for record in records})) > 1:
-        found = " and ".join(map(str, versions))
-        raise InputError(f"{root}: records of schema_version {found}; allowed: of one alone.")
     return records
 
 
@@ -195,9 +195,9 @@ def _artifact(name: str, experiment: str | None) -> Artifact[Any]:
 def draw(arguments: argparse.Namespace) -> None:
     """Read, draw, then write and print; whatever is wrong with the input stops it before anything is written."""
     artifact, root = _artifact(arguments.figure, arguments.experiment), _folder(arguments)
-    records = records_of(artifact, root)
+    records = artifact.of(frame.load(root, (*artifact.experiments, *artifact.lenders)))
     folders = " or ".join(f"{name}/" for name in artifact.experiments)
-    if not records:
+    if records.empty:
         kind = {"train": "training record", "run": "timed record"}.get(artifact.measure or "", "record")
         raise InputError(f"{root}: no {kind} below {folders}; make some with: {artifact.command}.")
     pages = artifact.render(records, claims_of(artifacts().values()))
@@ -213,7 +213,7 @@ def draw(arguments: argparse.Namespace) -> None:
 def draw_everything(arguments: argparse.Namespace) -> int:
     """Draw all, then write all, write what differs, or name what differs; return the exit status."""
     root, folder = _folder(arguments), _out(arguments)
-    _read(root)
+    records = _read(root)
     if arguments.check and not folder.is_dir():
         raise InputError(f"--out is {str(folder)!r}; a folder with drawn files is expected.")
     names: list[str] = []
@@ -221,7 +221,7 @@ def draw_everything(arguments: argparse.Namespace) -> int:
     contents: dict[str, bytes] = {}
     without: list[str] = []
     for sheet, outcome in draw_all(
-        root, folder, "none" if arguments.check else "differing" if arguments.accept else "all"
+        records, folder, "none" if arguments.check else "differing" if arguments.accept else "all"
     ):
         names += outcome.names
         differing += outcome.differing
@@ -279,7 +279,7 @@ def report(arguments: argparse.Namespace) -> None:
 
     root, everything = _folder(arguments), artifacts()
     records = _read(root)
-    if not any(artifact.of(records) for artifact in everything.values()):
+    if all(artifact.of(records).empty for artifact in everything.values()):
         experiments = dict.fromkeys(f"{name}/" for artifact in everything.values() for name in artifact.experiments)
         first = next(iter(everything.values())).command
         raise InputError(f"{root}: no record below {', '.join(experiments)}; make some with: {first}.")
@@ -293,12 +293,12 @@ def explore(arguments: argparse.Namespace) -> None:
 
     own = own_points(user_path("--model", arguments.model)) if arguments.model else None
     root = user_path("--records", arguments.records)
-    records = _read(_folder(arguments)) if own is None or (root.is_dir() and read_all(root)) else []
-    print(*_write({EXPLORER: page(records, own)}, arguments))
+    records = _read(_folder(arguments)) if own is None or (root.is_dir() and read_all(root)) else frame.of([])
+    print(*_write({EXPLORER: page(list(records["record"]), own)}, arguments))
 
 
 def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:
-    """The exit status: 0, or after one sentence, behind ``prefix``, 2 for wrong input and 1 for, say, a full disk."""
+    """Return the exit status: 0, or after one sentence behind ``prefix`` 2 for wrong input, 1 for, say, a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] not in (["draw"], ["claims"], ["report"], ["explore"], ["all"], ["docs"]):
         words.insert(0, "draw")

@@ -17,17 +17,18 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.core.record import Record, device_folder
+from bench.core.record import device_folder
+from figures import frame
 from figures.claims.claims import Claim, LedgerError, Verdict
 from figures.claims.rule import Rule
 from figures.columns import left_columns, readable
+from figures.frame import Records
 from figures.page import captions
 from figures.page.drawn import Caption, Drawn, Files, markdown
-from figures.records.select import Selected
 from figures.text import csv
 
-#: What is on one page: an artifact's selection of records.
-S = TypeVar("S", bound=Selected)
+#: A page of an artifact.
+S = TypeVar("S", bound=frame.Page)
 
 Claims = Mapping[str, Claim]
 
@@ -45,7 +46,7 @@ class Artifact(Generic[S]):
         also: experiments of which it is drawn as well, each on pages of its own, when everything is drawn.
         made_by: the command that makes its records; by default that of its own experiment.
         order: its place among all; those of the same place stand by name.
-        select: from the records of its experiments to one page each, such as one per device.
+        select: from a frame of the records of its experiments to one page each, such as one per device.
         table: of a page, with the columns of its CSV; how they are written is in :data:`figures.columns.FORMATS`.
         shown: the part of the table that people read, as strings; by default all columns of a known format.
         caption: a template, or the path of one (:func:`figures.page.captions.beside` the module), which may use
@@ -67,7 +68,7 @@ class Artifact(Generic[S]):
     also: tuple[str, ...] = ()
     made_by: str = ""
     order: int = 1000
-    select: Callable[[Sequence[Record]], Sequence[S]]
+    select: Callable[[Records], Sequence[S]]
     table: Callable[[S], pd.DataFrame]
     shown: Callable[[S, pd.DataFrame], pd.DataFrame] | None = None
     about: Callable[[S, pd.DataFrame], Mapping[str, Any]] | None = None
@@ -82,31 +83,32 @@ class Artifact(Generic[S]):
 
     @property
     def command(self) -> str:
+        """Return the command that makes its records."""
         return self.made_by or f"python -m bench experiment={self.experiments[0]}"
 
     def for_experiment(self, name: str) -> Artifact[S]:
-        """The same on the records of one other experiment."""
+        """Return the same on the records of one other experiment."""
         asked = "" if name in self.experiments else name
         return dataclasses.replace(self, experiments=(name,), made_by="", asked=asked)
 
-    def of(self, records: Sequence[Record]) -> list[Record]:
-        """Those of the records that it is made of, experiment by experiment."""
-        mine = [record for name in self.experiments for record in records if record.experiment == name]
-        lent = [record for record in records if record.experiment in self.lenders]
-        return [*(record for record in mine if self.measure in (None, record.measure)), *lent]
+    def of(self, records: Records) -> pd.DataFrame:
+        """Return the records that it is made of, experiment by experiment."""
+        df = frame.of(records)
+        measured = df if self.measure is None else df[df["measure"] == self.measure]
+        mine = [measured[measured["experiment"] == name] for name in self.experiments]
+        found = pd.concat([*mine, df[df["experiment"].isin(self.lenders)]])
+        return found[~found.index.duplicated()]
 
-    def render(self, records: Sequence[Record], claims: Claims) -> list[Drawn]:
-        """Its pages: the same records and claims give the same bytes under the same file names.
+    def render(self, records: Records, claims: Claims) -> list[Drawn]:
+        """Return its pages: the same records and claims give the same bytes under the same file names.
 
         Raises LedgerError where ``claims`` lack one that it has a rule for.
         """
         known = {**claims, **{claim.id: claim for claim in self.claims}}
         return [self._page(selection, known) for selection in self.select(self.of(records))]
 
-    def judge(
-        self, records: Sequence[Record], claims: Claims, wanted: Collection[str]
-    ) -> Iterator[tuple[str, Verdict]]:
-        """Every verdict on the ``wanted`` claims, with the place of its page; nothing is drawn."""
+    def judge(self, records: Records, claims: Claims, wanted: Collection[str]) -> Iterator[tuple[str, Verdict]]:
+        """Yield every verdict on the ``wanted`` claims, with the place of its page; nothing is drawn."""
         rules = [rule for rule in self.rules if rule.claim_id in wanted]
         for selection in self.select(self.of(records)) if rules else ():
             for verdict in _verdicts(rules, claims, selection, self.table(selection)):
@@ -148,9 +150,9 @@ class Artifact(Generic[S]):
         return tuple(table[[*(key for key in self.keys if key not in part), *part]] for part in parts)
 
 
-def _verdicts(rules: Sequence[Rule], claims: Claims, selection: Selected, table: pd.DataFrame) -> list[Verdict]:
-    """A verdict per rule whose claim is about a workload of these records, in the order of the rules."""
-    verdicts, workloads = [], {record.workload for record in selection.shown}
+def _verdicts(rules: Sequence[Rule], claims: Claims, selection: frame.Page, table: pd.DataFrame) -> list[Verdict]:
+    """Return a verdict per rule whose claim is about a workload of these records, in the order of the rules."""
+    verdicts, workloads = [], set(selection.df["workload"])
     for rule in rules:
         if rule.claim_id not in claims:
             raise LedgerError(f"the ledger has no claim {rule.claim_id!r}; it has: {', '.join(claims)}.")

@@ -240,7 +240,7 @@ def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> s
     return f"{text} {UNPAIRED}" if paired == "unpaired" else text
 
 
-def frame(lines: Iterable[Mapping[str, Any]], whole: Sequence[str] = ()) -> pd.DataFrame:
+def table_of(lines: Iterable[Mapping[str, Any]], whole: Sequence[str] = ()) -> pd.DataFrame:
     """Return a table of these lines; the columns that are ``whole`` stay whole numbers where some cells are empty."""
     table = pd.DataFrame(list(lines))
     return table.astype({name: "Int64" for name in whole if name in table})

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.core.processors import usable_processors
-from bench.core.record import Record, read_all
 from bench.interrupts import shielded
-from figures.artifact import Artifact
 from figures.ledger.judging import claims_of
 from figures.page.drawn import Files
 from figures.registry import artifacts
@@ -63,22 +62,15 @@ def sheets() -> list[Sheet]:
     return [Sheet(name, one) for name, artifact in found.items() for one in (None, *artifact.also)]
 
 
-def records_of(artifact: Artifact[Any], root: Path) -> list[Record]:
-    """The records below a folder that an artifact is made of."""
-    names = (*artifact.experiments, *artifact.lenders)
-    return artifact.of([record for name in names for record in read_all(root, name)])
-
-
-def draw_sheet(sheet: Sheet, root: Path, folder: Path, contents_of: Contents) -> SheetOutcome:
-    """Draw one sheet from the records below ``root`` and compare its files with those of the folder."""
+def draw_sheet(sheet: Sheet, records: pd.DataFrame, folder: Path, contents_of: Contents) -> SheetOutcome:
+    """Draw one sheet from a frame of records and compare its files with those of the folder."""
     artifact = artifacts()[sheet.artifact]
     if sheet.experiment is not None:
         artifact = artifact.for_experiment(sheet.experiment)
-    records = records_of(artifact, root)
     names: list[str] = []
     differing: list[str] = []
     contents: dict[str, bytes] = {}
-    for page in artifact.render(records, claims_of(artifacts().values())) if records else ():
+    for page in artifact.render(records, claims_of(artifacts().values())):
         other = [name for name in page.files if _differs(name, page.files, folder)]
         names += page.files
         differing += other
@@ -88,7 +80,7 @@ def draw_sheet(sheet: Sheet, root: Path, folder: Path, contents_of: Contents) ->
 
 
 def _differs(name: str, files: Files, folder: Path) -> bool:
-    """Whether a file is missing from the folder or would be another one; a PNG shows what its SVG does."""
+    """Return whether a file is missing from the folder or would be another one; a PNG shows what its SVG does."""
     there = folder / name
     if not there.is_file():
         return True
@@ -99,38 +91,42 @@ def _differs(name: str, files: Files, folder: Path) -> bool:
 
 
 def digest_in(svg: str) -> str | None:
-    """The digest of what is plotted in a picture that :func:`figures.page.style.to_bytes` made; None without one."""
+    """Return the digest in a picture that :func:`figures.page.style.to_bytes` made; None without one."""
     found = re.search(r"plotted data ([0-9a-f]+)", svg)
     return found[1] if found else None
 
 
-def draw_all(root: Path, folder: Path, contents_of: Contents) -> Iterator[tuple[Sheet, SheetOutcome]]:
+#: The frame that the processes of a pool share with the one that forked them.
+_shared: dict[str, pd.DataFrame] = {}
+
+
+def _draw_shared(sheet: Sheet, folder: Path, contents_of: Contents) -> SheetOutcome:
+    return draw_sheet(sheet, _shared["records"], folder, contents_of)
+
+
+def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iterator[tuple[Sheet, SheetOutcome]]:
     """Draw all sheets by as many processes as there are processors, with a progress bar on a terminal.
 
     Yields each as it is done. An error in one of them is raised once those that have begun are done.
     """
+    _shared["records"] = records
     console = Console(stderr=True)
     parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    waiting = sorted(sheets(), key=lambda sheet: -_size(sheet, root))  # what takes longest comes first
+    sizes = records["experiment"].value_counts()  # what takes longest comes first
+    waiting = sorted(sheets(), key=lambda sheet: -sizes.reindex(artifacts()[sheet.artifact].experiments).sum())
     with (
         shielded(),
         ProcessPoolExecutor(usable_processors(), multiprocessing.get_context("fork")) as pool,
         Progress(*parts, console=console, disable=not console.is_terminal, transient=True) as bar,
     ):
         task = bar.add_task("drawing", total=len(waiting))
-        futures = {pool.submit(draw_sheet, sheet, root, folder, contents_of): sheet for sheet in waiting}
+        futures = {pool.submit(_draw_shared, sheet, folder, contents_of): sheet for sheet in waiting}
         try:
             for future in as_completed(futures):
                 bar.update(task, advance=1, description=futures[future].artifact)
                 yield futures[future], future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _size(sheet: Sheet, root: Path) -> int:
-    """About how long a sheet takes: by the files of its experiments."""
-    artifact = artifacts()[sheet.artifact]
-    return sum(1 for name in artifact.experiments for _ in (root / name).glob("*/*.json"))
 
 
 def not_drawn(folder: Path, names: Sequence[str]) -> list[str]:

@@ -17,6 +17,12 @@ NOT_ASKED = "-"
 #: Stands where a cell of the grid has no record.
 NOT_RECORDED = "not recorded"
 
+#: Stands where the grid has no cell.
+NOT_IN_GRID = "not in the grid"
+
+#: Stands for the memory of steps with CUDA Graph or torch.compile, since predictions are of plain ones.
+NOT_MODELLED = "not modelled"
+
 #: Marks what comes from a record made by older code than the newest one shown.
 OLDER = "†"
 OLDER_WORDS = "from a record made by older code than the newest one shown"
@@ -38,12 +44,12 @@ _BRACKETS = {
 
 
 def one_line(message: str) -> str:
-    """A message as a part of a sentence."""
+    """Return a message as a part of a sentence."""
     return " ".join(message.split()).rstrip(".")
 
 
 def counted(number: int | None) -> str:
-    """A whole number, thousands separated; a dash where there is none."""
+    """Return a whole number, thousands separated; a dash where there is none."""
     return NOT_ASKED if number is None else f"{number:,}"
 
 
@@ -108,12 +114,12 @@ def brackets_note(estimates: Iterable[Estimate | None]) -> list[str]:
 
 
 def unpaired(ratio: Estimate | None) -> bool:
-    """Whether the two sides of a ratio were not timed together."""
+    """Return whether the two sides of a ratio were not timed together."""
     return ratio is not None and ratio.paired is False
 
 
 def pairing(ratio: Estimate | None) -> str:
-    """Whether a ratio of times is ``paired`` or ``unpaired``; empty where there is none."""
+    """Return whether a ratio of times is ``paired`` or ``unpaired``; empty where there is none."""
     return {None: "", True: "paired", False: "unpaired"}[ratio.paired if ratio else None]
 
 
@@ -122,14 +128,14 @@ def _escape(text: str) -> str:
 
 
 def to_markdown(frame: pd.DataFrame, left: frozenset[str] = frozenset()) -> str:
-    """A frame of strings as a Markdown table; columns named in ``left`` are aligned left, the rest right."""
+    """Return a frame of strings as a Markdown table; columns named in ``left`` are aligned left, the rest right."""
     lines = [f"| {' | '.join(_escape(str(cell)) for cell in line)} |" for line in (frame.columns, *frame.to_numpy())]
     lines.insert(1, "|" + "|".join(":--" if str(column) in left else "--:" for column in frame.columns) + "|")
     return "\n".join(lines) + "\n"
 
 
 def to_terminal(frame: pd.DataFrame, title: str, left: frozenset[str] = frozenset(), by: str | None = None) -> Table:
-    """A frame of strings as a rich table; a rule is drawn where the column ``by`` changes."""
+    """Return a frame of strings as a rich table; a rule is drawn where the column ``by`` changes."""
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for column in frame.columns:
         table.add_column(Text(str(column)), justify="left" if str(column) in left else "right", no_wrap=True)
@@ -141,5 +147,5 @@ def to_terminal(frame: pd.DataFrame, title: str, left: frozenset[str] = frozense
 
 
 def csv(table: pd.DataFrame) -> bytes:
-    """A tidy table as CSV."""
+    """Return a tidy table as CSV."""
     return table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()

@@ -207,6 +207,7 @@ class Record:
     #: the start, and "factor_ranks", of pairs of plain factors, both by the layer's name; "step_ms", interleaved blocks
     #: of steps at "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
     #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
+    #: "reach": the "largest" or "smallest" ratio that the method can reach, where the cell asks for one beyond it.
     #: "plans" and "dense_ms", "checks", "products", and profiles: see the modules of :mod:`bench.measures`.
     samples: dict[str, Any] = field(default_factory=dict)
 

@@ -48,6 +48,7 @@ from bench.runner.results import Results
 from bench.runner.wording import reworded
 from bench.step.unsupported import compile_unsupported, unsupported
 from bench.workloads import config_sections, open_cell_workload
+from comera.protocol import Reason
 
 #: Errors of a configuration, data, records or checkpoints; the message is one sentence.
 MISTAKES = (CheckpointError, ConfigError, DataError, RecordError)
@@ -135,9 +136,12 @@ def run_job(
         if results.is_done(cell, job.data_hash):
             progress.finish(cell, "done before")
         elif reason := cell_unsupported(cell, job.data):
-            no_compiler = cell.compile and reason == compile_unsupported(cell.device)
-            columns = {"samples": {"lacks": "compiler"}} if no_compiler else {}
-            _record([Outcome(cell, "unsupported", reason, columns)], job, results, progress)
+            samples: dict[str, Any] = {}
+            if cell.compile and reason == compile_unsupported(cell.device):
+                samples["lacks"] = "compiler"
+            if isinstance(reason, Reason) and reason.reach:
+                samples["reach"] = reason.reach
+            _record([Outcome(cell, "unsupported", reason, {"samples": samples})], job, results, progress)
         else:
             possible.append(cell)
     results.claim(possible, job.data_hash)

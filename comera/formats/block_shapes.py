@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from comera.modes import OutOfReach, balanced_modes, check_whole
+from comera.modes import balanced_modes, check_whole
+from comera.protocol import OutOfReach
 
 #: Ranks in the sequence in which :func:`solve_blocks` tries them.
 RANKS = (2, 1, 4, 3, 8, 6, 5, 7)

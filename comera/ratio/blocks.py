@@ -15,7 +15,7 @@ from torch import nn
 
 from comera.compatibility.hugging_face import linear_weight
 from comera.formats.block_shapes import BTTShape, block_shapes, imbalance
-from comera.modes import OutOfReach
+from comera.protocol import OutOfReach
 from comera.ratio.rank_search import TOLERANCE, check_ratio
 
 #: The most uneven blocks that are used as long as there are others, see :func:`imbalance`.

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from comera.compatibility.hugging_face import is_linear, linear_weight
-from comera.modes import OutOfReach
 from comera.plan.specs import TABLES, TT, TTM, Dense
+from comera.protocol import OutOfReach
 from comera.ratio.layer import (
     LINEAR_ORDERS,
     TABLE_ORDERS,
@@ -203,7 +203,7 @@ def solve_model(
     larger, smaller = steps[max(place - 1, 0)], steps[min(place, len(steps) - 1)]
     step = min(larger, smaller, key=lambda step: abs(sizes.at(step) - wanted))
     if abs(sizes.at(step) - wanted) > TOLERANCE * wanted:
-        raise OutOfReach(_out_of_reach(ratio, dense_count, stays_dense, sizes.at(larger), sizes.at(smaller)))
+        raise _out_of_reach(ratio, dense_count, stays_dense, sizes.at(larger), sizes.at(smaller))
     solutions = {kind: sizes.solution(kind, step) for kind in sizes.kinds}
     # A linear layer that shares the weight of a table follows it by itself.
     own = {name: layer for name, layer in layers.items() if weights[layer.weight] == _weight_of(layer)}
@@ -217,13 +217,16 @@ def solve_model(
     )
 
 
-def _out_of_reach(ratio: float, dense_count: int, stays_dense: int, larger: int, smaller: int) -> str:
-    """Return the sentence for a ratio that lies beyond the model's sizes, or between two of them."""
+def _out_of_reach(ratio: float, dense_count: int, stays_dense: int, larger: int, smaller: int) -> OutOfReach:
+    """Return the error for a ratio that lies beyond the model's sizes, or between two of them."""
     start, wanted = f"ratio={ratio:g} is out of reach for the whole model", dense_count / ratio
     if wanted < smaller:
-        dense = f"{stays_dense:,} of its {dense_count:,} parameters stay dense"
-        return f"{start}, where {dense}; the largest within reach is {dense_count / smaller:.6g}, with all ranks 1."
+        dense, largest = f"{stays_dense:,} of its {dense_count:,} parameters stay dense", dense_count / smaller
+        words = f"{start}, where {dense}; the largest within reach is {largest:.6g}, with all ranks 1."
+        return OutOfReach(words, largest=largest)
     if wanted > larger:
-        return f"{start}; the smallest within reach is {dense_count / larger:.6g}, with the largest ranks."
+        smallest = dense_count / larger
+        words = f"{start}; the smallest within reach is {smallest:.6g}, with the largest ranks."
+        return OutOfReach(words, smallest=smallest)
     nearest = f"{dense_count / larger:.6g} and {dense_count / smaller:.6g}"
-    return f"{start} within {TOLERANCE:.0%}; the nearest ratios on either side are {nearest}."
+    return OutOfReach(f"{start} within {TOLERANCE:.0%}; the nearest ratios on either side are {nearest}.")

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from comera.modes import OutOfReach, bond_limits
+from comera.modes import bond_limits
+from comera.protocol import OutOfReach
 
 #: How far the true parameter count may be from the wanted one.
 TOLERANCE = 0.02
@@ -251,9 +252,12 @@ def search_within(chains: Sequence[Chain], dense_count: int, ratio: float, what:
     least, most = min(chain.smallest.entries for chain in chains), max(chain.largest.entries for chain in chains)
     start = f"ratio={ratio:g} is out of reach for {what}"
     if size < least:
-        raise OutOfReach(f"{start}; the largest within reach is {dense_count / least:.6g}, with all ranks 1.")
+        largest = dense_count / least
+        raise OutOfReach(f"{start}; the largest within reach is {largest:.6g}, with all ranks 1.", largest=largest)
     if size > most:
-        raise OutOfReach(f"{start}; the smallest within reach is {dense_count / most:.6g}, with the largest ranks.")
+        smallest = dense_count / most
+        words = f"{start}; the smallest within reach is {smallest:.6g}, with the largest ranks."
+        raise OutOfReach(words, smallest=smallest)
     pairs = [chain.around(size, deep=True) for chain in chains]
     smaller = max(below.entries for below, _ in pairs if below)
     larger = min(above.entries for _, above in pairs if above)

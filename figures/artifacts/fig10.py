@@ -4,22 +4,22 @@ The phases of the paper differ in the length of a row, 128 tokens and then 512, 
 model is as much smaller as was published, since its ranks are solved for that.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pandas as pd
 
-from bench.core.record import Record
+from figures import frame
+from figures.arms import COMERA, DENSE, PLAIN
 from figures.artifact import Artifact
 from figures.artifacts import fig1
 from figures.claims import ratio
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import REACHES, Rule
+from figures.frame import Records
 from figures.page.captions import beside
 from figures.records import cells
-from figures.records.cells import TARGETS
-from figures.records.select import COMERA, DENSE, PLAIN, Toggles, by_arm, by_device
 from figures.records.time_values import Per
 
 EXPERIMENTS = ("fig10_time", "fig10_memory")
@@ -41,20 +41,20 @@ _WHOLE_TOLERANCE, _ENCODER_TOLERANCE, _TIME_SLACK = 0.0423, 0.0977, 0.05
 
 #: The second size that is published of this model, of which the ledger has the first.
 WITHOUT_EMBEDDING = Claim(
-    "codebert-encoder-ratio",
-    "text",
-    "compression of all but the word embedding",
-    "comera",
-    "value",
-    9.77,
-    9.77,
-    "x",
-    "stated",
-    "codebert",
+    id="codebert-encoder-ratio",
+    artifact="text",
+    quantity="compression of all but the word embedding",
+    setting="comera",
+    kind="value",
+    low=9.77,
+    high=9.77,
+    unit="x",
+    status="stated",
+    workload="codebert",
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Fig10Page(fig1.Fig1Page):
     """One length's cells, with no more than there are records of."""
 
@@ -62,52 +62,38 @@ class Fig10Page(fig1.Fig1Page):
     length: int
 
     @property
+    def has_grid(self) -> bool:
+        return False
+
+    @property
     def per(self) -> Per:
         return "step"
 
     @property
-    def arms(self) -> list[str]:
-        return sorted({arm for arm, _ in self.timed} | {arm for _, (arm, _) in self.predicted}, key=by_arm)
-
-    @property
-    def time_batches(self) -> list[int]:
-        return sorted({batch for _, batch in self.timed})
-
-    @property
-    def memory_batches(self) -> list[int]:
-        return sorted({batch for _, (_, batch) in self.predicted})
-
-    @property
-    def targets(self) -> list[str]:
-        return [goal for goal in TARGETS if any(target == goal for target, _ in self.predicted)]
+    def parameters_by_arm(self) -> dict[str, int]:
+        """Return the parameters of each arm's model."""
+        return {record.arm: record.parameters for record in self.shown if record.parameters}
 
 
-def select(records: Sequence[Record]) -> list[Fig10Page]:
-    """A page per device and length, of plain FP32 steps."""
+def select(records: Records) -> list[Fig10Page]:
+    """Return a page per device and length, of plain FP32 steps."""
     pages = []
-    for device, mine in by_device(records):
-        plain = [record for record in mine if Toggles.of(record) == PLAIN or record.measure == "predict"]
-        for length in sorted({record.sequence_length for record in plain}):
-            place: Mapping[str, Any] = {"place": f"rows of {length} tokens", "suffix": (f"length-{length}",)}
-            some = [record for record in plain if record.sequence_length == length]
-            choose = cells.Select(lambda record: (record.arm, record.batch_size))
-            pages.append(choose(some, Fig10Page, **device, **place, toggles=PLAIN, length=length))
-    return [page for page in pages if page.shown]
+    for device, df in frame.by_device(records):
+        plain = df[(df["toggles"] == PLAIN) | (df["measure"] == "predict")]
+        for length, some in frame.groups(plain, "sequence_length"):
+            place: dict[str, Any] = {"place": f"rows of {length} tokens", "suffix": (f"length-{length}",)}
+            pages.append(cells.choose(some, Fig10Page, fig1.CELL, **device, **place, toggles=PLAIN, length=length))
+    return [page for page in pages if len(page.df)]
 
 
 def about(page: Fig10Page, _: pd.DataFrame) -> dict[str, Any]:
     """Return how many times smaller than dense each arm's model is."""
-    return {"smaller": _size_ratios(page)}
-
-
-def _size_ratios(page: Fig10Page) -> dict[str, float]:
-    """Parameters of dense over those of each smaller arm."""
-    counts = {record.arm: record.parameters for record in page.shown if record.parameters}
-    dense = counts.get(DENSE)
-    return {arm: dense / count for arm, count in counts.items() if dense and count < dense}
+    counts, dense = page.parameters_by_arm, page.parameters_by_arm.get(DENSE, 0)
+    return {"smaller": {arm: dense / count for arm, count in counts.items() if count < dense}}
 
 
 def _not_full_size(page: Fig10Page) -> str:
+    """Return why the model of these records decides nothing; empty where it is the paper's."""
     dense = {record.parameters for record in page.shown if record.arm == DENSE and record.parameters}
     if dense == {FULL_SIZE}:
         return ""
@@ -115,14 +101,13 @@ def _not_full_size(page: Fig10Page) -> str:
 
 
 def _size_rule(claim_id: str, tolerance: float, quantity: str, apart: int) -> Rule:
-    """The rule of a claim on the size of the full model, where so many parameters are left out on both sides."""
+    """Return the rule of a claim on the size of the full model, where so many parameters are left out on both sides."""
 
     def judge(claim: Claim, page: Fig10Page, _: Any) -> Judgement:
-        counts = {record.arm: record.parameters for record in page.shown if record.parameters}
-        missing = "" if COMERA in counts else "No record of comera."
-        if untested := undecided([_not_full_size(page), missing]):
+        ours = page.parameters_by_arm.get(COMERA)
+        if untested := undecided([_not_full_size(page), "" if ours else "No record of comera."]):
             return untested
-        found = (FULL_SIZE - apart) / (counts[COMERA] - apart)
+        found = (FULL_SIZE - apart) / ((ours or 0) - apart)
         why = "The solver was asked for 4.23 times in all, with the embedding dense. Counts do not vary."
         outcome: Outcome = "by construction" if abs(found - (claim.low or 0.0)) <= tolerance else "not reproduced"
         return Judgement(outcome, why, [Finding(quantity, f"{found:.3f}x")])
@@ -130,33 +115,16 @@ def _size_rule(claim_id: str, tolerance: float, quantity: str, apart: int) -> Ru
     return Rule(claim_id, quantity, "within the tolerance", "any", tolerance, "x", judge=judge, workload=WORKLOAD)
 
 
-def _judge_time(
-    claim: Claim, page: Fig10Page, rivals: Callable[[int], Sequence[str]], ours: Sequence[str]
-) -> Judgement:
-    """The published range is that of the two phases: its low end belongs to the first, its high one to the second."""
-    pairs = {
-        batch: ([(arm, batch) for arm in rivals(batch)], [(arm, batch) for arm in ours]) for batch in page.time_batches
-    }
-    points = ratio.time_points(page, pairs, page.place)
-    if page.kind == "cpu":
-        return Judgement("not tested here", ratio.ON_CPU, points)
-    needed = claim.high if page.length == SECOND else claim.low
-    if untested := undecided([_not_full_size(page), ratio.not_fp32(page)], points):
-        return untested
-    return ratio.decide(_of_phase(claim, needed), points, len(points), _TIME_SLACK)
-
-
-def _judge_fairly(claim: Claim, page: Fig10Page, _: Any) -> Judgement:
-    def rivals(batch: int) -> list[str]:
-        return [*fig1.forms(page, DENSE), *fig1.sized_rivals(page, batch)]
-
-    if all(len(rivals(batch)) < 2 for batch in page.time_batches):
+def _judge_time(claim: Claim, page: Fig10Page, _: Any, fair: bool) -> Judgement:
+    """Judge a page by its phase: the published range begins with the first one and ends with the second."""
+    pairs = fig1.pairs(page, DENSE, fair, page.time_batches)
+    if fair and all(len(rivals) < 2 for rivals, _ in pairs.values()):
         return Judgement("not tested here", "Neither low_rank of equal size nor another form of dense is recorded.")
-    return _judge_time(claim, page, rivals, fig1.forms(page, COMERA))
-
-
-def _of_phase(claim: Claim, value: float | None) -> Claim:
-    return Claim(**{**vars(claim), "low": value, "high": value, "kind": "value"})
+    points = ratio.time_points(page, pairs, page.place)
+    reasons = [ratio.ON_CPU if page.kind == "cpu" else "", _not_full_size(page), ratio.not_fp32(page)]
+    needed = claim.high if page.length == SECOND else claim.low
+    of_phase = replace(claim, low=needed, high=needed, kind="value")
+    return undecided(reasons, points) or ratio.decide(of_phase, points, len(points), _TIME_SLACK)
 
 
 RULES = (
@@ -169,15 +137,16 @@ RULES = (
         "cuda",
         _TIME_SLACK,
         "x",
-        judge=lambda claim, page, _: _judge_time(claim, page, lambda _: [DENSE], [COMERA]),
-        fair=_judge_fairly,
+        judge=partial(_judge_time, fair=False),
+        fair=partial(_judge_time, fair=True),
         fair_quantity="step time of the form of dense or of low_rank of equal size that takes least / that of comera, "
         "each phase",
         workload=WORKLOAD,
     ),
 )
 
-ARTIFACT = Artifact(
+ARTIFACT: Artifact[Any] = replace(
+    fig1.ARTIFACT,
     name="fig10",
     heading="Fig. 10: the CodeBERT-like model",
     summary="time per step and peak memory of the full CodeBERT-like model; an image per device and phase",
@@ -185,11 +154,8 @@ ARTIFACT = Artifact(
     made_by="make reproduce-fig10",
     order=45,
     select=select,
-    table=fig1.table,
-    shown=fig1.shown,
-    about=about,
+    about=about,  # type: ignore[arg-type]
     caption=beside(__file__),
-    draw=fig1.draw,
     rules=RULES,
     claims=(WITHOUT_EMBEDDING,),
 )

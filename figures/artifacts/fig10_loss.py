@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.core.record import Record, RecordError
+from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.artifacts import fig6
 from figures.artifacts.fig10 import FULL_SIZE, WORKLOAD
@@ -17,8 +18,7 @@ from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import stroke_handle
-from figures.records.select import COMERA
-from figures.records.studies import PROBES, Study, StudyRow, studies
+from figures.records.studies import PROBES, Study, studies
 
 #: How far above dense's, in nats, CoMERA's loss may surely lie at the end and still count as comparable.
 TOLERANCE = 0.05
@@ -32,19 +32,13 @@ def minutes_of(run: Record) -> dict[int, float]:
         raise RecordError(f"record {run.cell_id}: its learning curve has no times ({error!r}).") from None
 
 
-def _shrunk(study: Study) -> list[StudyRow]:
-    """Return the rows of CoMERA through both phases."""
-    return [row for row in study.rows if row.slot.arm == COMERA and row.slot.has_target and row.finished]
-
-
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     name, strokes = study.metric.name, fig6.looks(study)
     found = fig6.bands(table, name)
     rows = [row for row in study.rows if row.finished]
     handles = [stroke_handle(strokes[row.name], row.label) for row in rows]
-    foot = (*caption.of_picture, *caption.notes)
     titles = ["by step", "by training time"]
-    paper, [panels] = panel_page(caption.title, caption.facts, [titles], foot, 3.0, handles, 4)
+    paper, [panels] = panel_page(caption, [titles], 3.0, handles, 4)
     for axes, words in zip(panels, ("steps", "minutes"), strict=True):
         axes.set_xlabel(words, fontsize=8)
         axes.set_ylabel(study.metric.axis, fontsize=8)
@@ -67,15 +61,14 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
 
 
 def _judge(claim: Claim, study: Study, _: Any) -> Judgement:  # noqa: ARG001 - it is a statement
-    """Comparable is at most the tolerance above dense at the end, and below what it was when phase 2 began."""
-    rows = [row for row in _shrunk(study) if row.less_dense]
-    found = [
-        Finding(f"{row.name} less dense", row.less_dense.text(sign=True, unit=True)) for row in rows if row.less_dense
-    ]
+    """Judge whether CoMERA ends at most the tolerance above dense."""
+    rows = [row for row in study.rows if row.slot.arm == COMERA and row.slot.has_target and row.finished]
+    less = {row.name: row.less_dense for row in rows if row.less_dense}
+    found = [Finding(f"{name} less dense", one.text(sign=True, unit=True)) for name, one in less.items()]
     other = "" if study.dense_parameters == FULL_SIZE else "These runs are of a small preset, not of the paper's model."
-    if untested := undecided(["" if rows else "No run through both phases beside dense.", other], found):
+    if untested := undecided(["" if less else "No run through both phases beside dense.", other], found):
         return untested
-    apart = [row.less_dense for row in rows if row.less_dense]
+    apart = less.values()
     if all(one.span[1] <= TOLERANCE for one in apart):
         return Judgement("reproduced", f"Surely at most {TOLERANCE:g} nats above dense.", found)
     if all(one.span[0] > TOLERANCE for one in apart):

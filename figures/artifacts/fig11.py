@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from figures.artifact import Artifact
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import INNER, Page
@@ -31,7 +31,7 @@ _FLOPS, _BAR, _SHARE, _KEPT = 7.65, (7.71, 8.0), 8.3, INNER
 
 
 def table(page: Grid) -> pd.DataFrame:
-    """A line per product of each chosen plan, forward and backward, in the order in which they are run."""
+    """Return a line per product of each chosen plan, forward and backward, in the order in which they are run."""
     lines = []
     for slot, planned in page.planned.items():
         plan, best = planned.chosen, planned.best
@@ -60,11 +60,11 @@ def table(page: Grid) -> pd.DataFrame:
                     "older_code": bool(page.older(page.records[slot])),
                 }
             )
-    return frame(lines)
+    return table_of(lines)
 
 
 def shown(page: Grid, _: pd.DataFrame) -> pd.DataFrame:
-    """A line per layer and number of tokens: work, memory and time of the chosen plan beside those of others."""
+    """Return a line per layer and number of tokens: work, memory and time of the chosen plan beside those of others."""
     lines: list[dict[str, Any]] = []
     for slot, record in page.records.items():
         line = {"layer": slot.layer, "tokens": slot.tokens, "older_code": bool(page.older(record))}
@@ -85,7 +85,7 @@ def shown(page: Grid, _: pd.DataFrame) -> pd.DataFrame:
         lines.append({"plan": record.status, **line})
     columns = ["layer", "tokens", "plan", "plan_mflop", "flops_over_dense", "flops_over_left_to_right"]
     columns += ["plan_saved_mib", "plan_estimated_ms", "plan_measured_ms", "best_plan", "best_measured_ms", "dense_ms"]
-    table = frame(lines)
+    table = table_of(lines)
     return readable(table, [name for name in columns if name in table])
 
 
@@ -135,7 +135,7 @@ def _draw_comparison(axes: Any, planned: Planned, width: float) -> None:
 
 
 def _draw_products(axes: Any, planned: Planned, height: float) -> None:
-    """A line per product of the forward pass, with its two gradients beside it."""
+    """Return a line per product of the forward pass, with its two gradients beside it."""
     plan, (unit, scale) = planned.chosen, _unit(planned)
     last = 3 * len(plan.products)
     y = height - _ROW / 2

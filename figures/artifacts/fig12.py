@@ -12,102 +12,105 @@ grows at none: not reproduced. Anything between: partly. Times of a CPU decide n
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.core.intervals import Estimate
 from bench.core.record import Record
+from figures import frame
+from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm
 from figures.artifact import Artifact
-from figures.claims.claims import Finding, Judgement, undecided
+from figures.artifacts.fig1 import among
+from figures.claims.claims import Claim, Finding, Judgement, undecided
 from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
-from figures.columns import across, estimate, frame, readable, time_column, unit_of
-from figures.page import bars
+from figures.columns import across, estimate, lines_of, readable, table_of, time_column, unit_of
+from figures.frame import Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes
+from figures.page.footnotes import Footnotes, has_failed
 from figures.page.layout import panel_page
 from figures.page.ratio_panels import Curve, RatioPanel, draw_panel, legend
 from figures.records import cells
 from figures.records.cells import TARGETS, quotient
 from figures.records.crossover import Quotients
-from figures.records.missing import Missing, RatioLimit, limit_of
-from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm, by_device, method_settings
+from figures.records.reach import Reach, reach_of
 from figures.records.sizes import FULL_SIZE_PARAMETERS
 from figures.records.time_values import time_ratio
 from figures.text import bounds, significant, unpaired, with_bounds
 
 EXPERIMENTS = ("ratios", "ratios_memory")
 
-#: Arm, batch size, ratio; of a timed dense record the ratio that it was timed beside.
-Cell = tuple[str, int, float]
+#: The columns of a cell of times and of memory; the ratio of a timed dense record is that of its job.
+CELL, MEMORY_CELL = ("arm", "batch_size", "beside"), ("arm", "batch_size", "own_ratio")
 
 _PANEL_HEIGHT, _COLUMNS, _LEGEND_COLUMNS = 2.1, 4, 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fig12Page(cells.TimesAndMemory):
-    experiments: ClassVar = EXPERIMENTS
-    toggles: Toggles
-
-    @property
-    def cells(self) -> list[Cell]:
-        return [*self.timed, *(cell for _, cell in self.predicted)]
-
-    @property
-    def arms(self) -> list[str]:
-        """Those that have a ratio, in drawing order."""
-        found = {arm for arm, _, _ in self.cells} - {DENSE}
-        return sorted(found, key=by_arm)
-
-    @property
-    def time_batches(self) -> list[int]:
-        return sorted({batch for _, batch, _ in self.timed})
-
-    def memory_batches(self, target: str) -> list[int]:
-        return sorted({batch for goal, (_, batch, _) in self.predicted if goal == target})
-
-    def ratios(self, batch: int) -> list[float]:
-        """The ratios of a batch size that any arm has a record for."""
-        return sorted({ratio for arm, size, ratio in self.cells if size == batch and arm != DENSE})
-
 
 #: The columns of CoMERA's time over that of what it is compared with beside dense.
 _OVER_RIVALS = {SIZE_RIVAL: "time_over_low_rank", RANK_RIVAL: "time_over_low_rank_of_equal_rank"}
 
 
-def _cell(record: Record) -> Cell | None:
-    """None where the record is no part of a sweep over ratios."""
-    if record.arm == DENSE:
-        ratio = 1.0 if record.measure == "predict" else record.ratio
-    else:
-        settings = method_settings(record)
-        ratio = record.ratio if "ratio" in settings or "ranks_of_ratio" in settings else None
-    return None if ratio is None else (record.arm, record.batch_size, ratio)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fig12Page(cells.TimesAndMemory):
+    """Times and memory by arm, batch size and ratio."""
+
+    experiments: ClassVar = EXPERIMENTS
+    toggles: Toggles
+
+    @property
+    def arms(self) -> list[str]:
+        """Return those that have a ratio, in drawing order."""
+        return sorted(self.found("arm") - {DENSE}, key=by_arm)
+
+    @property
+    def batches(self) -> list[int]:
+        return sorted(self.found("batch_size"))
+
+    @property
+    def time_batches(self) -> list[int]:
+        return sorted(set(self.runs["batch_size"]))
+
+    def memory_batches(self, target: str) -> list[int]:
+        return sorted(set(self.plans.loc[self.plans["predicted_for"] == target, "batch_size"]))
+
+    def ratios(self, batch: int | None = None) -> list[float]:
+        """Return the ratios, of a batch size or of all, that any arm has a record for."""
+        found = self.df[
+            (self.df["arm"] != DENSE) & self.df["batch_size"].isin(self.batches if batch is None else [batch])
+        ]
+        return sorted(set(found["own_ratio"]))
+
+    def reach(self, *cell: Any) -> Reach | None:
+        """Return the end of the ratios that a cell's method can reach, where its own lies beyond."""
+        return reach_of(self.timed.get(cell), *(self.predicted.get((target, cell)) for target in TARGETS))
 
 
-_SELECT = cells.Select(
-    _cell,
-    memory_cell=lambda record: (DENSE, record.batch_size, 1.0) if record.arm == DENSE else _cell(record),
-    same_per_arm=lambda record: {**method_settings(record), "ratio": None, "ranks_of_ratio": None},
-)
-
-
-def select(records: Sequence[Record]) -> list[Fig12Page]:
-    """A selection per device, precision and toggles; a prediction belongs to every page of its precision."""
+def select(records: Records) -> list[Fig12Page]:
+    """Return a page per device, precision and toggles; a prediction belongs to every page of its precision."""
     pages = []
-    for device, mine in by_device(records):
-        timed = {record.precision for record in mine if record.measure == "run"}
-        shown = [one for one in mine if one.measure == "run" or one.precision not in timed]
-        found = {Toggles.of(one) for one in shown if one.measure in ("run", "predict")}
-        toggles = sorted(found, key=lambda one: one.rank)
-        pages += [_SELECT(one.among(mine), Fig12Page, **device, **one.page) for one in toggles]
-    return [page for page in pages if page.shown]
+    for device, df in frame.by_device(records):
+        dense, runs = df["arm"] == DENSE, df["measure"] == "run"
+        swept = frame.column(df, "method.ratio").notna() | frame.column(df, "method.ranks_of_ratio").notna()
+        ratio = df["ratio"].where(dense | swept)
+        df = df.assign(beside=ratio.where(runs | ~dense, 1.0), own_ratio=ratio.where(~dense, 1.0))
+        timed = set(df.loc[runs, "precision"])
+        own = df[runs | (df["measure"] == "predict") & ~df["precision"].isin(timed)]
+        for toggles in sorted(set(own["toggles"]), key=lambda one: one.rank):
+            page = cells.choose(
+                among(df, toggles),
+                Fig12Page,
+                CELL,
+                memory_cell=MEMORY_CELL,
+                each=(*frame.METHOD, "!method.ratio", "!method.ranks_of_ratio"),
+                **device,
+                **toggles.page,
+            )
+            pages.append(page)
+    return [page for page in pages if len(page.df)]
 
 
 def table(page: Fig12Page) -> pd.DataFrame:
@@ -116,7 +119,7 @@ def table(page: Fig12Page) -> pd.DataFrame:
     Times are over those of dense in the same job, peaks and FLOPs over those of the one dense model.
     """
     lines = []
-    for batch in sorted({batch for _, batch, _ in page.cells}):
+    for batch in page.batches:
         jobs = sorted(ratio for arm, size, ratio in page.timed if (arm, size) == (DENSE, batch))
         dense = [page.timed[DENSE, batch, ratio] for ratio in jobs]
         whole = _known(page, (DENSE, batch, 1.0), dense)
@@ -125,14 +128,13 @@ def table(page: Fig12Page) -> pd.DataFrame:
             run = page.timed.get((arm, batch, ratio))
             known = _known(page, (arm, batch, ratio), [run] if run else [])
             lines.append(_line(page, (arm, batch, ratio), ratio, known, whole))
-    return frame(lines)
+    return table_of(lines)
 
 
-def _known(page: Fig12Page, cell: Cell, runs: Sequence[Record]) -> dict[str, Any]:
+def _known(page: Fig12Page, cell: tuple[str, int, float], runs: Sequence[Record]) -> dict[str, Any]:
     """Return FLOPs per step and parameters, from the first record that has them, and the allocator's peaks."""
     plans = (page.predicted.get((target, cell)) for target in TARGETS)
-    known = (record for record in [*runs, *plans] if record is not None and record.flops_per_step is not None)
-    record = next(known, None)
+    record = next((one for one in (*runs, *plans) if one and one.flops_per_step is not None), None)
     measured = next((one for one in runs if one.peak_memory_allocated_mib is not None), None)
     return {
         "flops_per_step": getattr(record, "flops_per_step", None),
@@ -142,17 +144,20 @@ def _known(page: Fig12Page, cell: Cell, runs: Sequence[Record]) -> dict[str, Any
 
 
 def _line(
-    page: Fig12Page, cell: Cell, beside: float, known: Mapping[str, Any], whole: Mapping[str, Any]
+    page: Fig12Page,
+    cell: tuple[str, int, float],
+    beside: float,
+    known: Mapping[str, Any],
+    whole: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the line of a cell in the job of the ratio ``beside``; ``whole`` is known of dense, empty for itself."""
     arm, batch, ratio = cell
-    run = page.timed.get((arm, batch, beside))
-    time, memory = page.no_time(DENSE), dict[str, Any]()
-    if batch in page.time_batches:
-        time = page.time_fields((arm, batch, beside), (DENSE, batch, beside), DENSE)
+    run, timed = page.timed.get((arm, batch, beside)), batch in page.time_batches
+    time = page.time_columns((arm, batch, beside), (DENSE, batch, beside), DENSE, asked=timed)
+    memory: dict[str, Any] = {}
     for target in TARGETS:
         asked = batch in page.memory_batches(target)
-        memory |= page.memory_fields(target, cell, (DENSE, batch, 1.0), DENSE, asked)
+        memory |= page.memory_columns(target, cell, (DENSE, batch, 1.0), DENSE, asked)
     over = {
         name: time_ratio(run, page.timed.get((rival, batch, ratio))) if arm == COMERA else None
         for rival, name in _OVER_RIVALS.items()
@@ -172,7 +177,7 @@ def _line(
         **{column: value for name, one in over.items() for column, value in bounds(name, one).items()},
         "flops_per_step": known["flops_per_step"],
         "flops_over_dense": quotient(known["flops_per_step"], whole.get("flops_per_step")),
-        "reach": str(_limit(time | memory) or ""),
+        "reach": str(page.reach(*cell) or ""),
         **memory,
         "allocated_mib": known["allocated_mib"],
         "reserved_mib": known["reserved_mib"],
@@ -180,35 +185,26 @@ def _line(
     }
 
 
-def _limit(line: Mapping[str, Any]) -> RatioLimit | None:
-    """Return the limit of the method's ratios, where the ratio of a line lies beyond it."""
-    return next(filter(None, (limit_of(line[f"{kind}_message"]) for kind in ("time", *TARGETS))), None)
+def shown(page: Fig12Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per arm and ratio, its time and peak memory by batch size; limits stand in place of failures.
 
-
-def _once(table: pd.DataFrame, per: str) -> pd.DataFrame:
-    """Return the table with one line of dense per batch size, whose time is the median over its jobs."""
-    dense, time = table[table["arm"] == DENSE], time_column(per)
+    Dense has one line, whose time is the median over its jobs.
+    """
+    dense, time = table[table["arm"] == DENSE], time_column(page.per)
     median = dense.groupby("batch_size")[time].transform("median")
     timed = dense.assign(**{time: median, "time_status": dense["time_status"].mask(median.notna(), "ok")})
-    return pd.concat([timed.drop_duplicates("batch_size"), table[table["arm"] != DENSE]]).sort_index()
-
-
-def shown(page: Fig12Page, table: pd.DataFrame) -> pd.DataFrame:
-    """Return a line per arm and ratio, its time and peak memory by batch size; limits stand in place of failures."""
-    models = _once(table, page.per).sort_values("ratio", kind="stable", ignore_index=True)
-    models = models.assign(arm=[_name(*one) for one in zip(models["arm"], models["ratio"], strict=True)])
+    once = pd.concat([timed.drop_duplicates("batch_size"), table[table["arm"] != DENSE]]).sort_index()
+    models = once.sort_values("ratio", kind="stable", ignore_index=True)
+    names = models["arm"] + ", ratio " + models["ratio"].map("{:g}".format)
+    models["arm"] = models["arm"].where(models["arm"] == DENSE, names)
     for kind in ("time", *TARGETS):
         models[f"{kind}_status"] = models["reach"].where(models["reach"] != "", models[f"{kind}_status"])
-    values = {time_column(page.per): f"time_over_{DENSE}"}
+    values = {time: f"time_over_{DENSE}"}
     values |= {f"{target}_peak_mib": f"{target}_over_{DENSE}" for target in _targets(page, table)}
     found = across(models, "arm", "batch_size", values)
     sizes = readable(models.drop_duplicates("arm"), ["size_ratio"])
     found.insert(1, sizes.columns[0], sizes.iloc[:, 0].to_numpy())
     return found
-
-
-def _name(arm: str, ratio: float) -> str:
-    return arm if arm == DENSE else f"{arm}, ratio {ratio:g}"
 
 
 def _targets(page: Fig12Page, table: pd.DataFrame) -> list[str]:
@@ -220,8 +216,7 @@ def _targets(page: Fig12Page, table: pd.DataFrame) -> list[str]:
 def about(_: Fig12Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return the dense model's parameters, what is out of which arm's reach, and what failed with its ratio."""
     count = table.loc[table["arm"] == DENSE, "parameters"].dropna()
-    out = table[table["reach"] != ""]
-    within = table[table["reach"] == ""]
+    out, within = table[table["reach"] != ""], table[table["reach"] == ""]
     named = within["arm"] + within["arm"].map(lambda arm: " beside ratio " if arm == DENSE else ", ratio ")
     return {
         "parameters": int(count.iloc[0]) if len(count) else 0,
@@ -234,17 +229,16 @@ def about(_: Fig12Page, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(NamedTuple):
     """A column that is drawn against the ratio.
 
     Args:
-        title: of its panels.
+        title: of its panels; ``time`` varies, and so is drawn as a ratio to dense's in the same job.
         axis: what stands on the axis.
         batches: that there is a panel for.
         column: what is drawn, in the table's unit.
         over_dense: the column of its ratio to dense's.
-        unit: in which dense's value is written; so many of the table's unit are one of it (``scale``).
+        unit, scale: in which dense's value is written, and how many of the table's unit are one of it.
         reasons: whose status may say why a value is missing, in this order.
         is_measured: whether the allocator's peaks are of the same quantity.
     """
@@ -259,115 +253,90 @@ class Quantity:
     reasons: Sequence[str]
     is_measured: bool = False
 
-    @property
-    def is_time(self) -> bool:
-        """Whether it varies, and so is drawn as a ratio to dense's in the same job."""
-        return self.title == "time"
 
-
-def _quantities(page: Fig12Page, table: pd.DataFrame) -> list[Quantity]:
-    """Time, work, then memory, for this kind of device first."""
-    unit, scale = unit_of(table, page.per)
-    time, batches = time_column(page.per), sorted({batch for _, batch, _ in page.cells})
-    over = f"time_over_{DENSE}"
-    found = [
-        Quantity("time", f"time per {page.per} / dense", page.time_batches, time, over, unit, 1 / scale, ["time"]),
-        Quantity(
-            "FLOPs",
-            "GFLOP per step",
-            page.time_batches or batches,
-            "flops_per_step",
-            "flops_over_dense",
-            "GFLOP",
-            1e9,
-            ["time", *TARGETS],
-        ),
-    ]
+def _quantities(page: Fig12Page, table: pd.DataFrame) -> Iterator[Quantity]:
+    """Yield time, work, then memory, for this kind of device first."""
+    (unit, scale), time, timed = unit_of(table, page.per), time_column(page.per), page.time_batches
+    axis = f"time per {page.per} / dense"
+    yield Quantity("time", axis, timed, time, f"time_over_{DENSE}", unit, 1 / scale, ["time"])
+    work = ("flops_per_step", "flops_over_dense", "GFLOP", 1e9, ["time", *TARGETS])
+    yield Quantity("FLOPs", "GFLOP per step", timed or page.batches, *work)
     for target in _targets(page, table):
-        axis, measured = f"peak predicted for {_DEVICES[target]}, MiB", target == page.kind == "cuda"
-        column, over = f"{target}_peak_mib", f"{target}_over_{DENSE}"
-        at = page.memory_batches(target)
-        found.append(Quantity("memory", axis, at, column, over, "MiB", 1.0, [target], measured))
-    return found
+        axis = f"peak predicted for {'CUDA' if target == 'cuda' else 'a CPU'}, MiB"
+        peak = (f"{target}_peak_mib", f"{target}_over_{DENSE}", "MiB", 1.0, [target], target == page.kind == "cuda")
+        yield Quantity("memory", axis, page.memory_batches(target), *peak)
 
 
-_DEVICES = {"cuda": "CUDA", "cpu": "a CPU"}
-
-
-def _why(line: bars.Line, quantity: Quantity, footnotes: Footnotes) -> RatioLimit | int:
-    """Return the limit that a ratio lies beyond, or the number of the reason why a line has no value."""
-    if limit := _limit(line):
-        return limit
-    cells = [Missing(line[f"{kind}_status"], line[f"{kind}_message"]) for kind in quantity.reasons]
-    cell = next((one for one in cells if one.failed), cells[0])
-    return footnotes.number("timed without dense to compare with" if cell.status == "ok" else cell.in_full)
-
-
-def _exact(line: bars.Line, column: str, scale: float = 1.0) -> Estimate | None:
-    """Return a number that does not vary, of which ``scale`` are one of the axis's unit; None where there is none."""
+def _value(line: Mapping[str, Any], column: str, scale: float, varies: bool) -> Estimate | None:
+    """Return a column with its bounds if it ``varies``, of which ``scale`` are one of the axis's unit."""
+    if varies:
+        return estimate(line, column)
     return None if pd.isna(line[column]) or not line[column] else Estimate.exact(line[column] / scale)
 
 
-def _curve(lines: Sequence[bars.Line], arm: str, quantity: Quantity, footnotes: Footnotes) -> Curve:
-    """Return the curve of an arm from its lines; times are drawn as ratios to dense's."""
+def _curve(page: Fig12Page, table: pd.DataFrame, arm: str, quantity: Quantity, footnotes: Footnotes) -> Curve:
+    """Return the curve of an arm; times are drawn as ratios to dense's."""
     values: dict[float, Estimate] = {}
     over_dense: dict[float, Estimate] = {}
-    missing: dict[float, RatioLimit | int] = {}
-    for line in lines:
+    missing: dict[float, Reach | int] = {}
+    varies = quantity.title == "time"
+    for line in lines_of(table[table["arm"] == arm]):
         ratio = line["ratio"]
-        over = estimate(line, quantity.over_dense) if quantity.is_time else _exact(line, quantity.over_dense)
-        value = over if quantity.is_time else _exact(line, quantity.column, quantity.scale)
+        over = _value(line, quantity.over_dense, 1.0, varies)
+        value = over if varies else _value(line, quantity.column, quantity.scale, varies)
         if over is not None:
             over_dense[ratio] = over
         if value is not None:
             values[ratio] = value
         else:
-            missing[ratio] = _why(line, quantity, footnotes)
-    sizes = {line["ratio"]: line["allocated_mib"] for line in lines if quantity.is_measured}
-    return Curve(arm, values, over_dense, missing, {ratio: size for ratio, size in sizes.items() if pd.notna(size)})
+            reach = page.reach(arm, line["batch_size"], ratio)
+            missing[ratio] = reach or _why(line, quantity.reasons, footnotes)
+    sizes = table.loc[(table["arm"] == arm) & table["allocated_mib"].notna(), ["ratio", "allocated_mib"]]
+    allocated = dict(zip(sizes["ratio"], sizes["allocated_mib"], strict=True)) if quantity.is_measured else {}
+    return Curve(arm, values, over_dense, missing, allocated)
+
+
+def _why(line: Mapping[str, Any], reasons: Sequence[str], footnotes: Footnotes) -> int:
+    """Return the number of the reason why a line has no value."""
+    found = [(line[f"{kind}_status"], line[f"{kind}_message"]) for kind in reasons]
+    status, message = next((one for one in found if has_failed(one[0])), found[0])
+    return footnotes.number(*(("timed without dense to compare with",) if status == "ok" else (status, message)))
 
 
 def _panel(page: Fig12Page, table: pd.DataFrame, quantity: Quantity, batch: int, footnotes: Footnotes) -> RatioPanel:
     here = table[table["batch_size"] == batch].sort_values("ratio", kind="stable")
-    jobs = here[here["arm"] == DENSE]
+    jobs, varies = here[here["arm"] == DENSE], quantity.title == "time"
     known, allocated = jobs[quantity.column].dropna(), jobs["allocated_mib"].dropna()
     middle = float(known.median()) if len(known) else 0.0
     dense = Estimate.exact(middle / quantity.scale) if middle else None
-    if dense and quantity.is_time:
+    if dense and varies:
         dense = Estimate(1.0, known.min() / middle, known.max() / middle, len(known), kind="range")
     return RatioPanel(
         title=f"{quantity.title}, batch {batch}",
         axis=quantity.axis,
-        curves=tuple(_curve(bars.lines(here[here["arm"] == arm]), arm, quantity, footnotes) for arm in page.arms),
+        curves=tuple(_curve(page, here, arm, quantity, footnotes) for arm in page.arms),
         dense=dense,
-        dense_words=f"{significant(middle / quantity.scale, 3 if quantity.is_time else 4)} {quantity.unit}",
+        dense_words=f"{significant(middle / quantity.scale, 3 if varies else 4)} {quantity.unit}",
         dense_allocated=float(allocated.iloc[0]) if quantity.is_measured and len(allocated) else None,
     )
 
 
-def _lines(panels: Sequence[Sequence[RatioPanel]]) -> list[list[RatioPanel]]:
-    """The panels of each quantity as rows of the page; quantities share a row where all of their panels fit."""
-    lines: list[list[RatioPanel]] = []
-    for of_quantity in panels:
-        if lines and len(lines[-1]) + len(of_quantity) <= _COLUMNS:
-            lines[-1] += of_quantity
-        else:
-            lines += [list(of_quantity[start : start + _COLUMNS]) for start in range(0, len(of_quantity), _COLUMNS)]
-    return lines
-
-
 def draw(page: Fig12Page, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw a panel per quantity and batch size; quantities share a row of panels where all of theirs fit."""
     footnotes = Footnotes()
-    quantities = _quantities(page, table)
-    lines = _lines([[_panel(page, table, one, batch, footnotes) for batch in one.batches] for one in quantities])
-    panels = [panel for line in lines for panel in line]
-    titles = [[panel.title for panel in line] for line in lines]
-    foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
+    rows: list[list[RatioPanel]] = []
+    for quantity in _quantities(page, table):
+        own = [_panel(page, table, quantity, batch, footnotes) for batch in quantity.batches]
+        if rows and len(rows[-1]) + len(own) <= _COLUMNS:
+            rows[-1] += own
+        else:
+            rows += [own[start : start + _COLUMNS] for start in range(0, len(own), _COLUMNS)]
+    panels = [panel for row in rows for panel in row]
+    titles = [[panel.title for panel in row] for row in rows]
     handles = legend(panels, page.arms)
-    paper, axes = panel_page(caption.title, caption.facts, titles, foot, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS)
-    ratios = sorted({ratio for arm, _, ratio in page.cells if arm != DENSE})
-    for one, panel in zip((one for line in axes for one in line), panels, strict=True):
-        draw_panel(one, panel, page.arms, ratios)
+    paper, axes = panel_page(caption, titles, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS, footnotes.lines())
+    for one, panel in zip(itertools.chain(*axes), panels, strict=True):
+        draw_panel(one, panel, page.arms, page.ratios())
     return paper.finish()
 
 
@@ -379,19 +348,16 @@ MARGIN = 0.1
 
 
 def _speed_ups(page: Fig12Page, batch: int, rivals: Sequence[str]) -> Quotients:
-    """By ratio, the time of the rival that takes least over CoMERA's; beside dense only of CoMERA's size."""
+    """Return by ratio the time of the rival that takes least over CoMERA's; beside dense only of CoMERA's size."""
     found = {}
     for ratio in page.ratios(batch):
-        ours = page.timed.get((COMERA, batch, ratio))
-        fitting = [arm for arm in rivals if arm == DENSE or _same_size(page, arm, batch, ratio)]
-        over = [one for arm in fitting if (one := time_ratio(page.timed.get((arm, batch, ratio)), ours)) is not None]
-        if over:
-            found[ratio] = min(over, key=lambda one: one.value)
+        ours = (COMERA, batch, ratio)
+        fitting = [(arm, batch, ratio) for arm in rivals if arm == DENSE or page.same_size((arm, batch, ratio), ours)]
+        over = [time_ratio(page.timed.get(cell), page.timed.get(ours)) for cell in fitting]
+        known = [one for one in over if one is not None]
+        if known:
+            found[ratio] = min(known, key=lambda one: one.value)
     return found
-
-
-def _same_size(page: Fig12Page, arm: str, batch: int, ratio: float) -> bool:
-    return page.same_size((arm, batch, ratio), (COMERA, batch, ratio))
 
 
 def _finding(page: Fig12Page, batch: int, curve: Quotients, rivals: Sequence[str]) -> Finding:
@@ -404,45 +370,39 @@ def _finding(page: Fig12Page, batch: int, curve: Quotients, rivals: Sequence[str
     return Finding(f"{' or '.join(rivals)} / comera, time, batch {batch}, {where}", ", ".join(numbers))
 
 
-def _surely_above(one: Estimate, other: Estimate) -> bool:
-    assert one.low is not None
-    assert other.high is not None
-    return one.low > other.high
-
-
 def _grows_and_vanishes(curve: Quotients) -> tuple[bool, bool, str]:
-    """Whether the speed-up grows and whether it vanishes, with words for what it does instead."""
-    ratios = sorted(curve)
-    first, last = curve[ratios[0]], curve[ratios[-1]]
-    falls = [(left, right) for left, right in combinations(ratios, 2) if _surely_above(curve[left], curve[right])]
-    grows = _surely_above(last, first) and not falls
-    assert first.low is not None
-    vanishes = first.low <= 1 + MARGIN
+    """Return whether the speed-up grows and whether it vanishes, with words for what it does instead."""
+    spans = {ratio: one.span for ratio, one in sorted(curve.items())}
+    first, last = min(spans), max(spans)
+    falls = [(left, right) for left, right in itertools.combinations(spans, 2) if spans[left][0] > spans[right][1]]
+    grows = spans[last][0] > spans[first][1] and not falls
+    (low, high), value = spans[first], curve[first].value
+    vanishes = low <= 1 + MARGIN
     words = []
     if falls:
-        left, right = falls[0]
-        words.append(f"surely lower at ratio {right:g} than at {left:g}")
+        words.append("surely lower at ratio {1:g} than at {0:g}".format(*falls[0]))
     elif not grows:
-        words.append(f"not surely higher at ratio {ratios[-1]:g} than at {ratios[0]:g}")
+        words.append(f"not surely higher at ratio {last:g} than at {first:g}")
     if not vanishes:
-        words.append(f"still {first.value:.3g}x at ratio {ratios[0]:g}")
-    elif first.low > 1:
-        words.append(f"within the margin of {MARGIN:.0%} at ratio {ratios[0]:g}, {first.value:.3g}x")
-    elif first.high is not None and first.high < 1:
-        words.append(f"slower than dense at ratio {ratios[0]:g}, {first.value:.3g}x")
+        words.append(f"still {value:.3g}x at ratio {first:g}")
+    elif low > 1:
+        words.append(f"within the margin of {MARGIN:.0%} at ratio {first:g}, {value:.3g}x")
+    elif high < 1:
+        words.append(f"slower than dense at ratio {first:g}, {value:.3g}x")
     return grows, vanishes, " and ".join(words)
 
 
-def _usable(curve: Quotients) -> bool:
-    wide = {ratio: one for ratio, one in curve.items() if one.low is not None and one.high is not None}
-    return len(wide) == len(curve) >= _FEWEST and min(curve) <= _NEAR
-
-
 def _judge(page: Fig12Page, rivals: Sequence[str]) -> Judgement:
-    """Whether the speed-up over the fastest of these rivals grows with the ratio and vanishes toward 1."""
+    """Judge whether the speed-up over the fastest of these rivals grows with the ratio and vanishes toward 1."""
     curves = {batch: curve for batch in page.time_batches if (curve := _speed_ups(page, batch, rivals))}
     found = [_finding(page, batch, curve, rivals) for batch, curve in curves.items()]
-    usable = {batch: _grows_and_vanishes(curve) for batch, curve in curves.items() if _usable(curve)}
+    usable = {
+        batch: _grows_and_vanishes(curve)
+        for batch, curve in curves.items()
+        if all(one.low is not None and one.high is not None for one in curve.values())
+        and len(curve) >= _FEWEST
+        and min(curve) <= _NEAR
+    }
     too_few = f"It takes {_FEWEST} ratios with bounds at one batch size, the smallest at most {_NEAR:g}."
     reasons = (
         ON_CPU if page.kind == "cpu" and page.timed else "",
@@ -463,9 +423,13 @@ def _judge(page: Fig12Page, rivals: Sequence[str]) -> Judgement:
     return Judgement("reproduced" if whole else "partly" if grows else "not reproduced", f"{why}.", found)
 
 
-def _judge_fairly(page: Fig12Page) -> Judgement:
+def _judge_as_published(_: Claim, page: Fig12Page, __: Any) -> Judgement:
+    return _judge(page, (DENSE,))
+
+
+def _judge_fairly(_: Claim, page: Fig12Page, __: Any) -> Judgement:
     sized = {
-        arm for arm, batch, ratio in page.timed if arm not in (COMERA, DENSE) and _same_size(page, arm, batch, ratio)
+        cell[0] for cell in page.timed if cell[0] not in (COMERA, DENSE) and page.same_size(cell, (COMERA, *cell[1:]))
     }
     if not sized:
         return Judgement("not tested here", "low_rank of equal size is not recorded.")
@@ -494,8 +458,8 @@ ARTIFACT = Artifact(
             device="cuda",
             tolerance=MARGIN,
             unit="x",
-            judge=lambda _, page, __: _judge(page, (DENSE,)),
-            fair=lambda _, page, __: _judge_fairly(page),
+            judge=_judge_as_published,
+            fair=_judge_fairly,
             fair_quantity="the same of the faster of dense and low_rank of the same ratio / comera",
         ),
     ),

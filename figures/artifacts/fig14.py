@@ -11,7 +11,7 @@ from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
-from figures.columns import Format, frame, readable
+from figures.columns import Format, readable, table_of
 from figures.page import training
 from figures.page.captions import beside
 from figures.page.drawn import Caption
@@ -40,13 +40,13 @@ def margin(page: Precisions, line: PrecisionLine) -> float:
 def table(page: Precisions) -> pd.DataFrame:
     """Return a line per arm and precision: its metric, and the difference to what it is compared with."""
     metric = page.metric
-    return frame(
+    return table_of(
         [
             {
                 **precision_columns(page, line),
                 "stored_error": line.stored_error,
-                **bounds(metric.name, line.reached(metric)),
-                **bounds("less", page.less(line, metric)),
+                **bounds(metric.name, line.score()),
+                **bounds("less", page.less(line)),
                 "compared_with": ", ".join(line.compared_with) if line.compared_with else None,
                 "margin": margin(page, line) if line.compared_with and not line.is_control else None,
                 "remarks": "; ".join(line.remarks),
@@ -103,9 +103,7 @@ def about(page: Precisions, table: pd.DataFrame) -> dict[str, Any]:
         ),
         "controls": [line.name for line in page.lines if line.is_control and line.as_published],
         "noise": control.text(sign=True, unit=True) if control else "",
-        "beside_probe": training.standing(
-            {line.name: line.reached(page.metric) for line in page.lines}, page.metric.probe
-        ),
+        "beside_probe": training.standing({line.name: line.score() for line in page.lines}, page.metric.probe),
         "remarks": training.gathered((line.name, remark) for line in page.lines for remark in line.remarks),
         "missing": (),
     }
@@ -114,19 +112,12 @@ def about(page: Precisions, table: pd.DataFrame) -> dict[str, Any]:
 def noise(page: Precisions) -> Score | None:
     """Return the difference between runs that differ in rounding alone; the widest of several."""
     controls = [line for line in page.lines if line.is_control and line.as_published]
-    found = [less for line in controls if (less := page.less(line, page.metric))]
+    found = [less for line in controls if (less := page.less(line))]
     return max(found, key=_farthest, default=None)
 
 
 def _farthest(less: Score) -> float:
     return max(map(abs, less.span))
-
-
-def below_probe(page: Precisions, lines: Sequence[PrecisionLine]) -> list[PrecisionLine]:
-    """Return the lines that do not surely beat the probe of the data; none without a probe."""
-    metric = page.metric
-    scores = {line: line.reached(metric) for line in lines}
-    return [line for line, one in scores.items() if metric.probe is not None and one and not one.beats(metric.probe)]
 
 
 def _looks(lines: Sequence[PrecisionLine]) -> dict[str, Stroke]:
@@ -142,8 +133,7 @@ def draw(page: Precisions, _: pd.DataFrame, caption: Caption) -> Figure:
     looks = _looks(lines)
     handles = [stroke_handle(looks[line.name], line.name) for line in lines]
     titles = [page.metric.text, "training loss"]
-    foot = (*caption.of_picture, *caption.notes)
-    paper, [panels] = panel_page(caption.title, caption.facts, [titles], foot, 3.0, handles, 4)
+    paper, [panels] = panel_page(caption, [titles], 3.0, handles, 4)
     for axes, label in zip(panels, (page.metric.axis, "training loss, nats"), strict=True):
         axes.set_xlabel("steps", fontsize=8)
         axes.set_ylabel(label, fontsize=8)
@@ -168,11 +158,10 @@ def draw(page: Precisions, _: pd.DataFrame, caption: Caption) -> Figure:
 
 
 def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
-    """Comparable is within the margin of FP32, with both bounds, of the arms that start as the paper has it."""
-    metric = page.metric
-    apart = {
-        line: less for line in page.lines if line.precision.startswith("fp8") and (less := page.less(line, metric))
-    }
+    """Judge whether both bounds lie within the margin of FP32, of the arms that start as the paper has it."""
+    metric, probe = page.metric, page.metric.probe
+    eight_bit = [line for line in page.lines if line.precision.startswith("fp8")]
+    apart = {line: less for line in eight_bit if (less := page.less(line))}
     found = [
         Finding(f"{line.name} less fp32, {less.seeds_text}", less.text(sign=True, unit=True))
         for line, less in apart.items()
@@ -182,9 +171,11 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
         return Judgement("not tested here", "No pair of runs in FP8 and in FP32 with one seed.")
     if page.is_papers and (other := other_model(page)):
         return Judgement("not tested here", other, found)
-    if below := below_probe(page, list(apart)):
-        names = "; ".join(line.name for line in below)
-        return Judgement("not tested here", f"Not surely better than the {metric.probe_text}: {names}.", found)
+    scores = {line.name: line.score() for line in apart}
+    if below := [name for name, one in scores.items() if probe is not None and one and not one.beats(probe)]:
+        return Judgement(
+            "not tested here", f"Not surely better than the {metric.probe_text}: {'; '.join(below)}.", found
+        )
     if min(less.seeds for less in apart.values()) < SEEDS_NEEDED:
         return Judgement("not tested here", f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.", found)
     wide = max(margin(page, line) for line in apart)

@@ -5,23 +5,23 @@ on forward and backward alone; predictions for a CUDA device may decide about me
 """
 
 import itertools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.core.record import Record
+from figures import frame
 from figures.artifact import Artifact
-from figures.claims.ratio import Pairs, memory_points, not_fp32, ratio_rule, time_points
-from figures.columns import across, frame
+from figures.claims.ratio import Pairs, RatioPoint, memory_points, not_fp32, ratio_rule, time_points
+from figures.columns import across, table_of
+from figures.frame import Records
 from figures.page import bars
 from figures.page.captions import beside
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes
 from figures.records import cells
-from figures.records.select import by_device, method_settings, timing_setting, workload_settings
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
 
@@ -38,87 +38,84 @@ BATCHES = (10_000, 20_000, 40_000)
 #: Whether a step ends with the optimizer's, in words.
 STEPS = {False: "forward and backward", True: "with the optimizer's step"}
 
-#: Whether with the optimizer's step, batch size, variant.
-Cell = tuple[bool, int, str]
+#: The columns of a cell, and those of a page.
+CELL = ("workload.optimizer_step", "batch_size", "look_up")
+PLACE = ["workload.rows", "workload.columns", "dataset", "allocator"]
 
 
 class LookupPlace(NamedTuple):
-    """What one page is about beside its device."""
+    """The table, distribution of indices and allocator of one page."""
 
     rows: int
     columns: int
     dataset: str
-    allocator: str = "steady"
+    allocator: str
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The table, and the allocator where it is not the usual one."""
+        """Return the table, and the allocator where it is not the usual one."""
         other = () if self.allocator == "steady" else (f"{self.allocator} allocator",)
         return f"{self.rows:,} x {self.columns:,}", *other
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Fig5Page(cells.TimesAndMemory):
+    """Times and memory by whether a step ends with the optimizer's, batch size and variant."""
+
     about: LookupPlace
 
     @property
     def batches(self) -> list[int]:
-        found = [*self.timed, *(cell for _, cell in self.predicted)]
-        return sorted({*BATCHES, *(batch for _, batch, _ in found)})
+        return sorted({*BATCHES, *self.found("batch_size")})
 
     @property
     def variants(self) -> list[str]:
-        """Those that there is any record of."""
-        found = {variant for _, _, variant in (*self.timed, *(cell for _, cell in self.predicted))}
-        return [variant for variant in VARIANTS if variant in found]
+        """Return those that there is any record of."""
+        return [variant for variant in VARIANTS if variant in self.found("look_up")]
 
     @property
     def target(self) -> str:
-        """The device whose predicted memory is drawn: this one's kind, or the other where only that was predicted."""
-        own = any(target == self.kind for target, _ in self.predicted)
+        """Return the device whose predicted memory is drawn: of this one's kind where that was predicted."""
+        own = (self.plans["predicted_for"] == self.kind).any()
         return self.kind if own else {"cuda": "cpu", "cpu": "cuda"}[self.kind]
 
 
-def _cell(record: Record) -> Cell | None:
-    """None where the record is no arm of this figure."""
-    variant = TABLES.get(record.arm) if record.method != "comera" else method_settings(record).get("lookup")
-    if variant not in VARIANTS:
-        return None
-    return bool(workload_settings(record)["optimizer_step"]), record.batch_size, str(variant)
+def look_up(record: Record, tables: dict[str, str]) -> str | None:
+    """Return CoMERA's kind of look-up, or an uncompressed table by its arm; None for other arms."""
+    if record.method == "comera":
+        return frame.settings_of(record, "method_settings").get("lookup")
+    return tables.get(record.arm)
 
 
-def _same(record: Record) -> dict[str, Any]:
-    toggles = {"precision": record.precision, "compile": record.compile, "CUDA Graph": record.cuda_graph}
-    return {**timing_setting(record), **toggles, "model optimizer_step": None}  # with it or not
-
-
-_SELECT = cells.Select(
-    _cell,
-    same=_same,
-    same_model=lambda record: {"precision": record.precision},
-    same_per_arm=lambda record: {**method_settings(record), "variant": record.variant, "lookup": None},
-    arm=lambda record: record.method if record.method == "comera" else record.arm,
-)
-
-
-def _place(record: Record) -> LookupPlace | None:
-    table = workload_settings(record)
-    if not {"rows", "columns", "optimizer_step"} <= set(table):
-        return None
-    return LookupPlace(table["rows"], table["columns"], record.dataset, timing_setting(record)["allocator"] or "steady")
-
-
-def select(records: Sequence[Record]) -> list[Fig5Page]:
-    """A selection per device, table and distribution."""
+def select(records: Records) -> list[Fig5Page]:
+    """Return a page per device, table, distribution and allocator."""
     pages = []
-    for device, mine in by_device(records):
-        for place in sorted({place for record in mine if (place := _place(record))}):
-            here = [record for record in mine if _place(record) == place]
+    for device, df in frame.by_device(records):
+        variants = pd.Series([look_up(one, TABLES) for one in df["record"]], index=df.index, dtype=object)
+        df = df.assign(
+            look_up=variants.where(variants.isin(VARIANTS), None),
+            allocator=frame.column(df, "timing.allocator", "steady"),
+            family=df["arm"].where(df["method"] != "comera", "comera"),
+            **{name: frame.column(df, name) for name in (*PLACE[:2], CELL[0])},
+        ).dropna(subset=CELL[:1])
+        for key, here in frame.groups(df, PLACE):
+            place = LookupPlace(*key)
             table, *other = place.words
-            suffix = (f"{place.rows}x{place.columns}", place.dataset, *([place.allocator] if other else []))
-            page = {**device, "place": ", ".join((table, place.dataset, *other)), "suffix": suffix}
-            pages.append(_SELECT(here, Fig5Page, about=place, **page))
-    return [page for page in pages if page.shown]
+            page = cells.choose(
+                here,
+                Fig5Page,
+                CELL,
+                same=(*frame.TIMING, "precision", "compile", "cuda_graph", "!workload.optimizer_step"),
+                same_model=("precision",),
+                each=(*frame.METHOD, "variant", "!method.lookup"),
+                arm="family",
+                about=place,
+                place=", ".join((table, place.dataset, *other)),
+                suffix=(f"{place.rows}x{place.columns}", place.dataset, *([place.allocator] if other else [])),
+                **device,
+            )
+            pages.append(page)
+    return [page for page in pages if len(page.df)]
 
 
 def table(page: Fig5Page) -> pd.DataFrame:
@@ -135,12 +132,12 @@ def table(page: Fig5Page) -> pd.DataFrame:
             "batch_size": batch,
             "optimizer_step": step,
             "variant": variant,
-            **page.time_fields(cell, reference, REFERENCE, rare=False),
+            **page.time_columns(cell, reference, REFERENCE, rare=False),
         }
         for target in cells.TARGETS:
-            line |= page.memory_fields(target, cell, reference, REFERENCE, asked=True)
-        lines.append(line | page.last_fields(cell, cells.TARGETS))
-    return frame(lines)
+            line |= page.memory_columns(target, cell, reference, REFERENCE)
+        lines.append(line | page.last_columns(cell, cells.TARGETS))
+    return table_of(lines)
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
@@ -157,38 +154,38 @@ def shown(page: Fig5Page, table: pd.DataFrame) -> pd.DataFrame:
 
 def about(page: Fig5Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return the table with the names of its lines, and whether tables with sparse gradients are among them."""
-    return {"named": _named(table), "has_sparse": not set(SPARSE).isdisjoint(page.variants)}
+    return {"named": _named(table), "has_sparse": not _no_sparse_table(page)}
 
 
 def draw(page: Fig5Page, table: pd.DataFrame, caption: Caption) -> Figure:
-    footnotes, target = Footnotes(), page.target
-    measured = target == "cuda" and bool(table["allocated_mib"].notna().any())
+    sheet = bars.Sheet(page.kind, REFERENCE, title="{:,} indices")
+    measured = page.target == "cuda" and bool(table["allocated_mib"].notna().any())
     legend = {"steps, CoMERA": "optimized", "steps": "other variants and uncompressed tables"}
-
-    def panels(step: bool, bar: Callable[[bars.Line], bars.Bar]) -> tuple[bars.BarPanel, ...]:
-        return bars.by_batch(table[table["optimizer_step"] == step], bar, title="{:,} indices")
-
-    found = []
-    for step, words in STEPS.items():
-        times = panels(step, lambda line: bars.time(line, "step", REFERENCE, 1.0, footnotes))
-        found.append(bars.time_band(f"Time per step {{}}, in ms: {words}", page.kind, times, legend))
-    for step, words in STEPS.items():
-        peaks = panels(step, lambda line: bars.memory(line, target, REFERENCE, footnotes, measured))
-        found.append(bars.band_of_memory(target, peaks, measured, f": {words}"))
-    foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
-    references = int(REFERENCE in page.variants)
-    return bars.draw_bars(caption.title, caption.facts, page.variants, found, foot, references)
+    parts = [(table[table["optimizer_step"] == step], f": {words}") for step, words in STEPS.items()]
+    for part, words in parts:
+        sheet.times(part, "step", legend, words)
+    for part, words in parts:
+        sheet.memory(part, page.target, measured, words)
+    return sheet.draw(caption, page.variants, references=int(REFERENCE in page.variants))
 
 
-def _pairs(page: Fig5Page, *above: str) -> Pairs:
-    """The look-ups above in a ratio, and the optimized one below."""
+def _pairs(page: Fig5Page, above: tuple[str, ...]) -> Pairs:
+    """Return the look-ups above in a ratio, and the optimized one below, by batch size."""
     return {
         batch: ([(False, batch, variant) for variant in above], [(False, batch, REFERENCE)]) for batch in page.batches
     }
 
 
+def _times(page: Fig5Page, above: tuple[str, ...]) -> list[RatioPoint]:
+    return time_points(page, _pairs(page, above))
+
+
+def _peaks(page: Fig5Page, above: tuple[str, ...]) -> list[RatioPoint]:
+    return memory_points(page, _pairs(page, above))
+
+
 def _no_sparse_table(page: Fig5Page) -> str:
-    """Why a page has no fair baseline; empty where it has one."""
+    """Return why a page has no fair baseline; empty where it has one."""
     if not set(SPARSE).isdisjoint(page.variants):
         return ""
     return "No uncompressed table with sparse gradients is recorded."
@@ -216,20 +213,20 @@ ARTIFACT = Artifact(
         ratio_rule(
             "lookup-time",
             f"step time {_OF}",
-            [lambda page: time_points(page, _pairs(page, PLAIN))],
+            [partial(_times, above=(PLAIN,))],
             BATCHES,
             **_WHERE,
-            fair=[lambda page: time_points(page, _pairs(page, *_RIVALS))],
+            fair=[partial(_times, above=_RIVALS)],
             fair_quantity=f"step time {_FAIR_OF}",
         ),
         ratio_rule(
             "lookup-memory",
             f"peak memory, allocated or predicted for CUDA, {_OF}",
-            [lambda page: memory_points(page, _pairs(page, PLAIN))],
+            [partial(_peaks, above=(PLAIN,))],
             BATCHES,
             device="any",
             **_WHERE,
-            fair=[lambda page: memory_points(page, _pairs(page, *_RIVALS))],
+            fair=[partial(_peaks, above=_RIVALS)],
             fair_quantity=f"peak memory {_FAIR_OF}",
         ),
     ),

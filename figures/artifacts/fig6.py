@@ -9,16 +9,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
 from figures.claims.training import SAME_ACCURACY
 from figures.columns import readable
+from figures.frame import settings_of
 from figures.page import training
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
 from figures.records.metric import score
-from figures.records.select import COMERA, DENSE, config_of
 from figures.records.studies import Study, StudyRow
 from figures.records.training import CurvePoint, curve_of
 from figures.text import NOT_ASKED
@@ -101,7 +102,7 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def by_step(study: Study) -> bool:
     """Return whether the curve has points between epochs."""
-    return "curve_steps" in config_of(study.shown[0])["training"]
+    return "curve_steps" in settings_of(study.shown[0], "training")
 
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
@@ -163,8 +164,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     handles: list[Any] = [stroke_handle(strokes[one], row.label) for one, row in rows.items()]
     if words := band_words(study):
         handles.append(Patch(facecolor=INK, alpha=0.14, label=words))
-    foot = (*caption.of_picture, *caption.notes)
-    paper, [[axes]] = panel_page(caption.title, caption.facts, [[""]], foot, 3.2, handles, 4)
+    paper, [[axes]] = panel_page(caption, [[""]], 3.2, handles, 4)
     for one, row in rows.items():
         continues = row.slot.arm.startswith(COMERA) and row.slot.has_target
         _draw_run(axes, found[found["run"] == one], at, name, strokes[one], continues)

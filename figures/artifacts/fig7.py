@@ -1,25 +1,24 @@
 """Fig. 7: time with CUDA Graph off and on, CoMERA against dense, and with other toggles; a page per device."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.core.record import Record
+from figures import frame
+from figures.arms import CAPTURED, COMERA, DENSE, PLAIN, Toggles
 from figures.artifact import Artifact
 from figures.claims.ratio import RatioPoint, not_full_size, ratio_rule, time_points
-from figures.columns import across, frame, readable, time_column, unit_of
+from figures.columns import across, readable, table_of, time_column
+from figures.frame import Records
 from figures.page import bars, facts
 from figures.page.captions import beside
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes
 from figures.records import cells
-from figures.records.missing import NOT_MODELLED
-from figures.records.select import CAPTURED, COMERA, DENSE, PLAIN, Toggles, by_device
 from figures.records.time_values import time_ratio
-from figures.text import bounds, pairing, significant
+from figures.text import NOT_MODELLED, bounds, pairing, significant
 
 EXPERIMENTS = ("fig7",)
 
@@ -27,43 +26,35 @@ EXPERIMENTS = ("fig7",)
 BATCHES = {"cuda": (32, 64, 128), "cpu": (1, 8, 16)}
 EXPECTED = {"cuda": (Toggles(), CAPTURED), "cpu": (Toggles(), Toggles(compile=True))}
 
-#: An arm with its toggles, which is what a row of the picture is; and at a batch size.
+#: An arm with its toggles, which is what a row of the picture is.
 Variant = tuple[str, Toggles]
-Cell = tuple[str, Toggles, int]
 
 
-def _rank(variant: Variant) -> tuple[Any, ...]:
-    """CoMERA, dense, then whatever else there is; of each, plain steps first."""
-    arm, toggles = variant
-    return arm != COMERA, arm != DENSE, arm, toggles.rank
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Fig7Page(cells.TimesAndMemory):
+    """Times and memory by arm, toggles and batch size."""
+
     experiments: ClassVar = EXPERIMENTS
 
     @property
     def variants(self) -> list[Variant]:
+        """Return CoMERA, dense, then whatever else there is; of each, plain steps first."""
         wanted = {(arm, toggles) for arm in (COMERA, DENSE) for toggles in EXPECTED[self.kind] if self.is_papers}
-        return sorted({*wanted, *(cell[:2] for cell in self.timed)}, key=_rank)
+        found = {*wanted, *(cell[:2] for cell in self.timed)}
+        return sorted(found, key=lambda one: (one[0] != COMERA, one[0] != DENSE, one[0], one[1].rank))
 
     @property
     def batches(self) -> list[int]:
-        return sorted({*(BATCHES[self.kind] if self.is_papers else ()), *(batch for _, _, batch in self.timed)})
+        return sorted({*(BATCHES[self.kind] if self.is_papers else ()), *self.runs["batch_size"]})
+
+    def toggles_of(self, arm: str) -> list[Toggles]:
+        return [toggles for found, toggles in self.variants if found == arm]
 
 
-def name_of(arm: str, toggles: Toggles) -> str:
-    """How a row is called: ``comera, CUDA Graph``."""
-    return ", ".join((arm, *toggles.names))
-
-
-def _cell(record: Record) -> Cell:
-    return record.arm, Toggles.of(record), record.batch_size
-
-
-def select(records: Sequence[Record]) -> list[Fig7Page]:
-    """A selection per device on which steps were timed."""
-    return [cells.Select(_cell)(mine, Fig7Page, **device) for device, mine in by_device(records)]
+def select(records: Records) -> list[Fig7Page]:
+    """Return a page per device on which steps were timed."""
+    cell = ("arm", "toggles", "batch_size")
+    return [cells.choose(df, Fig7Page, cell, **device) for device, df in frame.by_device(records)]
 
 
 def table(page: Fig7Page) -> pd.DataFrame:
@@ -72,9 +63,12 @@ def table(page: Fig7Page) -> pd.DataFrame:
     for batch in page.batches:
         for arm, toggles in page.variants:
             cell, reference, plainer = (arm, toggles, batch), (COMERA, toggles, batch), toggles.without_last
-            record, measured = page.timed.get(cell), page.measured_fields(cell)
+            record, measured = page.timed.get(cell), page.measured_columns(cell)
             gain = time_ratio(page.timed.get((arm, plainer, batch)), record) if plainer else None
-            ours = page.measured_fields(reference)["allocated_mib"] if arm != COMERA else None
+            ours = page.measured_columns(reference)["allocated_mib"] if arm != COMERA else None
+            memory = page.memory_columns(page.kind, cell, reference, COMERA)
+            if record and (toggles.cuda_graph or toggles.compile) and memory[f"{page.kind}_peak_mib"] is not None:
+                memory = {**dict.fromkeys(memory), f"{page.kind}_status": NOT_MODELLED, f"{page.kind}_message": ""}
             lines.append(
                 {
                     "device": page.device,
@@ -82,31 +76,24 @@ def table(page: Fig7Page) -> pd.DataFrame:
                     **vars(toggles),
                     "batch_size": batch,
                     "dataset": getattr(record, "dataset", ""),
-                    **page.time_fields(cell, reference, COMERA),
+                    **page.time_columns(cell, reference, COMERA),
                     **bounds("time_off_over_on", gain),
                     "off_over_on_pairing": pairing(gain),
                     "compile_time_s": getattr(record, "compile_time_s", None),
-                    **_memory(page, cell, reference),
+                    **memory,
                     **measured,
                     "allocated_over_comera": cells.quotient(measured["allocated_mib"], ours),
                     "older_code": page.is_older(cell, [page.kind]),
                 }
             )
-    return frame(lines)
-
-
-def _memory(page: Fig7Page, cell: Cell, reference: Cell) -> dict[str, Any]:
-    """Return the columns of the predicted peak, which is known of plain steps alone."""
-    memory, toggles = page.memory_cell(page.kind, cell, reference), cell[1]
-    if cell in page.timed and (toggles.cuda_graph or toggles.compile) and memory.peak is not None:
-        memory = cells.MemoryCell(NOT_MODELLED)
-    return cells.memory_fields(page.kind, memory, COMERA)
+    return table_of(lines)
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with the toggles in the names of the arms."""
+    """Return the table with the toggles in the names of the arms, such as ``comera, CUDA Graph``."""
     toggles = table[["precision", "compile", "cuda_graph"]].itertuples(index=False)
-    return table.assign(arm=[name_of(arm, Toggles(*one)) for arm, one in zip(table["arm"], toggles, strict=True)])
+    names = [", ".join((arm, *Toggles(*one).names)) for arm, one in zip(table["arm"], toggles, strict=True)]
+    return table.assign(arm=names)
 
 
 def shown(page: Fig7Page, table: pd.DataFrame) -> pd.DataFrame:
@@ -132,39 +119,32 @@ def about(page: Fig7Page, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw(page: Fig7Page, table: pd.DataFrame, caption: Caption) -> Figure:
-    named, measured = _named(table), _is_measured(table)
-    footnotes, (unit, scale) = Footnotes(), unit_of(table, page.per)
+    sheet, named, measured = bars.Sheet(page.kind, COMERA), _named(table), _is_measured(table)
 
-    def memory_bar(line: bars.Line) -> bars.Bar:
-        """The predicted peak; where peaks are measured, labels are of the allocated ones."""
-        bar, marks = bars.memory(line, page.kind, COMERA, footnotes, measured), bars.marks_of(line)
-        peak, over = line[f"{page.kind}_peak_mib"], line["allocated_over_comera"]
+    def label(line: bars.Line, bar: bars.Bar) -> str:
+        """Return the predicted peak; where peaks are measured, the allocated one."""
+        peak, marks = line[f"{page.kind}_peak_mib"], bars.marks_of(line)
         if pd.notna(line["allocated_mib"]):
-            label = bars.value_label(line["allocated_mib"], None if pd.isna(over) else over, marks)
-            return replace(bar, label=label)
-        return replace(bar, label=f"({significant(peak)}) {marks}".rstrip()) if measured and pd.notna(peak) else bar
+            return bars.value_label(line["allocated_mib"], line["allocated_over_comera"], marks)
+        return f"({significant(peak)}) {marks}".rstrip() if measured and pd.notna(peak) else bar.label
 
     others = "dense" if set(table["arm"]) == {COMERA, DENSE} else "other arms"
     legend = {"steps, CoMERA": "training steps, CoMERA", "steps": f"training steps, {others}"}
     if (table[{"epoch": "epoch_rare_s", "step": "step_rare_ms"}[page.per]] > 0).any():
         legend["rare"] = "rare events, amortised"
-    times = bars.by_batch(table, lambda line: bars.time(line, page.per, COMERA, scale, footnotes))
-    found = [
-        bars.time_band(f"Time per {page.per} {{}}, in {unit}", page.kind, times, legend),
-        bars.band_of_memory(page.kind, bars.by_batch(table, memory_bar), measured),
-    ]
+    sheet.times(table, page.per, legend)
+    sheet.memory(table, page.kind, measured, label=label)
     gains = readable(named, ["arm", "batch_size", "time_off_over_on"])[named["time_off_over_on"].notna()]
     paying = [
         f"off / on, {arm}: {', '.join(f'{gain} at batch {batch}' for batch, gain in some.iloc[:, 1:].to_numpy())}"
         for arm, some in gains.groupby("arm", sort=False)
     ]
-    foot = (*footnotes.lines(), *caption.of_picture, *paying, *caption.notes)
-    names, references = list(dict.fromkeys(named["arm"])), sum(arm == COMERA for arm, _ in page.variants)
-    return bars.draw_bars(caption.title, caption.facts, names, found, foot, references)
+    names, references = list(dict.fromkeys(named["arm"])), len(page.toggles_of(COMERA))
+    return sheet.draw(caption, names, references, paying)
 
 
-def _points(page: Fig7Page, *which: Toggles) -> list[RatioPoint]:
-    """Dense over CoMERA with the same toggles."""
+def _points(page: Fig7Page, which: Iterable[Toggles]) -> list[RatioPoint]:
+    """Return ratios of dense over CoMERA with the same toggles."""
     points = []
     for toggles in which:
         pairs = {batch: ([(DENSE, toggles, batch)], [(COMERA, toggles, batch)]) for batch in page.batches}
@@ -172,24 +152,32 @@ def _points(page: Fig7Page, *which: Toggles) -> list[RatioPoint]:
     return points
 
 
+def _published(page: Fig7Page) -> list[RatioPoint]:
+    return _points(page, [CAPTURED])
+
+
+def _beside(page: Fig7Page) -> list[RatioPoint]:
+    return _points(page, page.toggles_of(DENSE))
+
+
 def _at_best(page: Fig7Page) -> list[RatioPoint]:
-    """Dense over CoMERA, each with the toggles that make it fastest."""
-
-    def cells(arm: str, batch: int) -> list[Any]:
-        return [(arm, toggles, batch) for found, toggles in page.variants if found == arm]
-
-    return time_points(page, {batch: (cells(DENSE, batch), cells(COMERA, batch)) for batch in page.batches})
+    """Return ratios of dense over CoMERA, each with the toggles that make it fastest."""
+    pairs = {}
+    for batch in page.batches:
+        dense, ours = ([(arm, toggles, batch) for toggles in page.toggles_of(arm)] for arm in (DENSE, COMERA))
+        pairs[batch] = (dense, ours)
+    return time_points(page, pairs)
 
 
 def _only_plain(page: Fig7Page) -> str:
-    """Why a page has no fair baseline; empty where dense has other toggles than the published ones."""
-    others = {toggles for arm, toggles in page.variants if arm == DENSE} - {PLAIN, CAPTURED}
+    """Return why a page has no fair baseline; empty where dense has other toggles than the published ones."""
+    others = {*page.toggles_of(DENSE)} - {PLAIN, CAPTURED}
     return "" if others else "Dense with torch.compile or in BF16 is not recorded."
 
 
 def _no_pair(page: Fig7Page) -> str:
-    """Why these records decide nothing where no pair with CUDA Graph was timed."""
-    found = any(point.batch_size in BATCHES["cuda"] for point in _points(page, CAPTURED))
+    """Return why these records decide nothing where no pair with CUDA Graph was timed."""
+    found = any(point.batch_size in BATCHES["cuda"] for point in _published(page))
     return "" if found else "The claim is about FP32 with CUDA Graph; no such pair was timed."
 
 
@@ -211,10 +199,10 @@ ARTIFACT = Artifact(
         ratio_rule(
             "graph-speedup",
             "epoch time of dense / comera, both with CUDA Graph, FP32",
-            [lambda page: _points(page, CAPTURED)],
+            [_published],
             BATCHES["cuda"],
             conditions=(_no_pair, not_full_size),
-            beside=lambda page: _points(page, *(toggles for arm, toggles in page.variants if arm == DENSE)),
+            beside=_beside,
             fair=[_at_best],
             fair_conditions=(_only_plain,),
             fair_quantity="epoch time of dense / comera, each with the toggles that make it fastest",

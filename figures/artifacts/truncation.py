@@ -9,13 +9,13 @@ from matplotlib.lines import Line2D
 
 from figures.artifact import Artifact
 from figures.claims.training import LATE
-from figures.columns import frame, lines_of, readable
+from figures.columns import lines_of, readable, table_of
 from figures.page import training
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
-from figures.records.cells import CATEGORIES
+from figures.records.cells import CATEGORIES, parts_of_peak
 from figures.records.studies import Study
 from figures.text import bounds
 
@@ -53,11 +53,11 @@ def table(study: Study) -> pd.DataFrame:
                 "nothing_cut": row.nothing_cut,
                 "predicted_peak_mib": row.mean("peak_memory_predicted_mib"),
                 **{f"predicted_{name}_mib": parts.get(name) for name in CATEGORIES},
-                **bounds(study.metric.name, row.score),
+                **bounds(study.metric.name, row.score()),
                 "older_code": bool(row.mark),
             }
         )
-    return frame(lines)
+    return table_of(lines)
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
@@ -114,12 +114,8 @@ def _draw_times(axes: Any, lines: Lines) -> Tops:
 
 
 def _parts(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return a predicted peak by category; what the categories do not account for is ``unsplit``."""
-    peak = line["predicted_peak_mib"]
-    found = {name: line[f"predicted_{name}_mib"] for name in CATEGORIES}
-    found = {name: size for name, size in found.items() if not pd.isna(size)}
-    rest = peak - sum(found.values())
-    return {**found, **({"unsplit": rest} if rest > 0.005 * peak else {})}
+    """Return a predicted peak by category."""
+    return parts_of_peak(line["predicted_peak_mib"], {name: line[f"predicted_{name}_mib"] for name in CATEGORIES})
 
 
 def _draw_memory(axes: Any, lines: Lines, dense: float | None) -> Tops:
@@ -160,7 +156,7 @@ def _legend(study: Study, lines: Lines) -> list[Any]:
     words = {"optimizer": "optimizer state"}
     return [
         Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
-        *bounds_handles(estimate for row in rows for estimate in (row.times and row.times.ratio, row.score)),
+        *bounds_handles(estimate for row in rows for estimate in (row.times and row.times.ratio, row.score())),
         Line2D([], [], label="dense (band: its bounds)", **_DENSE),
         Line2D([], [], label="full ranks (hollow: nothing cut)", **_FULL),
         Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
@@ -178,8 +174,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     devices = ", ".join({"cuda": "CUDA", "cpu": "a CPU"}[one] for one in study.values("predicted_for") if one)
     predicted = f"b  peak memory, predicted{f' for {devices}' if devices else ''}"
     titles = ("a  step time", predicted, f"c  {study.metric.short}")
-    foot = (*caption.of_picture, *caption.notes)
-    paper, [axes] = panel_page(caption.title, caption.facts, [titles], foot, 2.5, _legend(study, lines), 5)
+    paper, [axes] = panel_page(caption, [titles], 2.5, _legend(study, lines), 5)
     for one in axes:
         one.set_xlabel("size of the truncated model, MiB", fontsize=8)
         if not lines:

@@ -55,7 +55,7 @@ class Claim:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether it was transcribed from memory."""
+        """Return whether it was transcribed from memory."""
         return self.status == "recalled"
 
     @property
@@ -120,7 +120,7 @@ class Judgement:
 
 
 def undecided(reasons: Iterable[str], ours: Sequence[Any] = ()) -> Judgement | None:
-    """The first reason why records decide nothing, if there is one; the others are empty."""
+    """Return the first reason why records decide nothing, if there is one; the others are empty."""
     why = next(filter(None, reasons), "")
     return Judgement("not tested here", why, ours) if why else None
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench.core.intervals import Estimate
+from bench.core.record import Record
 from figures.claims.claims import Claim, Judgement, Outcome, undecided
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
 from figures.records.cells import TimesAndMemory
@@ -68,7 +69,7 @@ class RatioPoint:
 
 
 def grade(low: float, high: float, need: float | None) -> Grade:
-    """What a ratio's bounds say about a claim that needs a ratio of ``need``; None for a statement.
+    """Grade what a ratio's bounds say about a claim that needs a ratio of ``need``; None for a statement.
 
     >>> grade(1.9, 2.1, need=1.5), grade(1.1, 1.2, need=1.5), grade(1.1, 1.2, need=8.5), grade(0.9, 9.0, need=8.5)
     ('holds', 'leans', 'refuted', 'open')
@@ -98,7 +99,7 @@ def _tally(grades: Sequence[Grade], need: float | None, expected: int) -> str:
 
 
 def decide(claim: Claim, points: Sequence[RatioPoint], expected: int, slack: float) -> Judgement:
-    """The judgement on a claim by the ratios found, of which there should be so many."""
+    """Return the judgement on a claim by the ratios found, of which there should be so many."""
     judged = [(p, p.ratio.low, p.ratio.high) for p in points if p.ratio.low is not None and p.ratio.high is not None]
     if not judged:
         why = "Fewer than two undisturbed blocks." if points else "No pair of finished cells to compare."
@@ -137,7 +138,7 @@ Evidence = Callable[[Any], list[RatioPoint]]
 
 
 def _form(cell: Any) -> str:
-    """The arm among the coordinates of a cell, with its toggles where they are one."""
+    """Return the arm among the coordinates of a cell, with its toggles where they are one."""
     words = (part if isinstance(part, str) else ", ".join(getattr(part, "names", ())) for part in cell)
     return ", ".join(filter(None, words))
 
@@ -153,22 +154,31 @@ def _least(
 
 
 def _named(source: str, sides: tuple[Sequence[Hashable], Sequence[Hashable]], chosen: Sequence[Hashable]) -> str:
-    """The source of a ratio with its arms, where there was a choice."""
+    """Return the source of a ratio with its arms, where there was a choice."""
     return source if max(map(len, sides)) == 1 else f"{' / '.join(map(_form, chosen))}, {source}"
 
 
-def time_points(page: TimesAndMemory, pairs: Pairs, how: str = "") -> list[RatioPoint]:
-    """Ratios of times; ``how`` says with what they ran on a GPU."""
+def time_points(
+    page: TimesAndMemory, pairs: Pairs, how: str = "", timed: Mapping[Any, Record] | None = None
+) -> list[RatioPoint]:
+    """Return ratios of times.
+
+    Args:
+        page: with the records.
+        pairs: the sides of each ratio.
+        how: with what they ran on a GPU.
+        timed: records by cell, in place of the page's.
+    """
+    records = page.timed if timed is None else timed
 
     def time(cell: Hashable) -> float | None:
-        record = page.timed.get(cell)
-        found = None if record is None else time_of(record, page.per)
-        return None if found is None else found.total.value
+        found = time_of(records.get(cell), page.per)
+        return found.total.value if found else None
 
     points = []
     for batch, sides in pairs.items():
         cells = _least(sides, time)
-        ratio = None if cells is None else time_ratio(*map(page.timed.get, cells))
+        ratio = None if cells is None else time_ratio(*map(records.get, cells))
         if cells is not None and ratio is not None:
             source = ", ".join(filter(None, ({"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind], how)))
             points.append(RatioPoint("time", batch, ratio, _named(source, sides, cells), page.kind))
@@ -210,14 +220,14 @@ def memory_points(page: TimesAndMemory, pairs: Pairs) -> list[RatioPoint]:
 
 
 def not_full_size(page: TimesAndMemory) -> str:
-    """Why these records decide nothing about the paper's model; empty where they may."""
+    """Return why these records decide nothing about the paper's model; empty where they may."""
     dense = {record.parameters for record in page.shown if record.arm == "dense" and record.parameters is not None}
     other = dense - {FULL_SIZE_PARAMETERS}
     return "The dense model of these records is not the paper's full-size one." if other else ""
 
 
 def not_fp32(page: TimesAndMemory) -> str:
-    """Why these records decide nothing about FP32; empty where they may."""
+    """Return why these records decide nothing about FP32; empty where they may."""
     used = page.values("precision")
     return "" if used == ["fp32"] else f"The claim is about FP32; these records are {', '.join(used)}."
 
@@ -237,7 +247,7 @@ def ratio_rule(
     fair_quantity: str = "",
     fair_conditions: Sequence[Callable[[Any], str]] = (),
 ) -> Rule:
-    """The rule of a claim about ratios: every part of the evidence must hold at each of the batch sizes.
+    """Return the rule of a claim about ratios: every part of the evidence must hold at each of the batch sizes.
 
     Args:
         slack: subtracted from the published low end; 0 for a statement.

@@ -60,6 +60,6 @@ class Rule:
         return f"{self.tolerance:g}{'' if self.unit in ('x', '%') else ' '}{self.unit}"
 
     def verdict(self, claim: Claim, selection: Any, rows: Any) -> Verdict:
-        """What one page of records makes of the claim."""
+        """Return what one page of records makes of the claim."""
         published = self.judge(claim, selection, rows)
         return Verdict(claim, selection.device, published, self.fair(claim, selection, rows) if self.fair else None)

@@ -16,13 +16,14 @@ beat the probe of these data.
 
 from typing import Any
 
+from figures.arms import COMERA
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import AT_MOST, REACHES, Rule
 from figures.records.cells import quotient
 from figures.records.metric import Score
-from figures.records.select import COMERA
+from figures.records.seeds import Spread
 from figures.records.sizes import FULL_SIZE_PARAMETERS
-from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Runs, Spread, Study, StudyRow, late
+from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Runs, Study, StudyRow, late
 from figures.records.training import BLOCK, TrainingSlot, layers_without_ranks
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
@@ -69,17 +70,17 @@ def other_model(study: Runs) -> str:
     return f"The dense model of these runs has {count:,} parameters; {claimed}."
 
 
-def _learned_nothing(row: StudyRow) -> str:
+def _learned_nothing(study: Study, row: StudyRow) -> str:
     """Return why the size of a run's model proves nothing; empty where it surely beats guessing and the probe."""
-    metric, score = row.study.metric, row.score
+    metric, score = study.metric, row.score()
     if score is None:
         return ""
     reached = f"At {score.text(unit=True)}, {row.name} does not surely beat"
     if metric.guess is not None and not score.beats(metric.guess):
-        classes = row.study.model["classes"]
-        return f"{reached} guessing among {classes} classes on {row.study.dataset}, so that its size says nothing."
+        classes = study.model["classes"]
+        return f"{reached} guessing among {classes} classes on {study.dataset}, so that its size says nothing."
     if metric.probe is not None and not score.beats(metric.probe):
-        return f"{reached} {_probe_words(row.study)}, so that its size says nothing."
+        return f"{reached} {_probe_words(study)}, so that its size says nothing."
     return ""
 
 
@@ -136,7 +137,7 @@ def _size_rule(slot: TrainingSlot, part: str) -> Rule:
             settings = "The enforced target S0" if target else "The full size at the initial ranks"
             given = enforced.text(" MiB" if part == "size" else "x")
             return Judgement("by construction", f"{settings} alone gives {given}; {bound} is asked.{apart}", (found,))
-        if void := _learned_nothing(row):
+        if void := _learned_nothing(study, row):
             return Judgement("not tested here", void, (found,))
         more = "; more than published" if part != "size" and spread.low > published + slack else ""
         half = part != "size" and spread.low >= (published - slack) / 2
@@ -164,7 +165,7 @@ def _accuracy_rule(slot: TrainingSlot) -> Rule:
 
     def judge(claim: Claim, study: Study, _: Any) -> Judgement:
         row, published = study.row(slot), claim.low or 0.0
-        ours, per_epoch = row.score, study.steps_per_epoch
+        ours, per_epoch = row.score(), study.steps_per_epoch
         if ours is None:
             return Judgement("not tested here", other_model(study) or f"{_absent(row)}.")
         epochs = f"{row.steps / per_epoch:.2g} epochs" if per_epoch and row.steps else f"{row.steps} steps"
@@ -184,7 +185,7 @@ def _accuracy_rule(slot: TrainingSlot) -> Rule:
 
 def _void(study: Study) -> str:
     """Return why dense cannot be compared on these data; empty where it can."""
-    probe, dense = study.metric.probe, study.row(DENSE_RUN).score
+    probe, dense = study.metric.probe, study.row(DENSE_RUN).score()
     if probe is None or dense is None or dense.beats(probe):
         return ""
     return f"Void: dense itself, at {dense.text(unit=True)}, does not surely beat {_probe_words(study)}."
@@ -194,13 +195,14 @@ def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
     """Early stage against dense after as many steps."""
     row, dense = study.row(EARLY), study.row(DENSE_RUN)
     apart, then = row.less_dense, row.dense_score
-    if row.score is None or apart is None or then is None:
-        missing = [_absent(one) for one in (row, dense) if one.score is None]
+    ours = row.score()
+    if ours is None or apart is None or then is None:
+        missing = [_absent(one) for one in (row, dense) if one.score() is None]
         why = "; ".join(missing) or "dense has no accuracy after as many steps of the same seed"
         return Judgement("not tested here", f"No pair of runs to compare: {why}.")
     points, seeds = apart.text(sign=True, unit=True), apart.seeds_text
     words = (
-        f"{row.name} reached {row.score.text(unit=True)} on {study.dataset}, dense after as many steps "
+        f"{row.name} reached {ours.text(unit=True)} on {study.dataset}, dense after as many steps "
         f"{then.text(unit=True)}: a difference of {points}"
     )
     found = Finding(f"early less dense, {study.dataset}, {seeds}, paired bootstrap", points)
@@ -231,7 +233,8 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
     why = f"After a late stage, layers of block {BLOCK} have lost all ranks in {some} of {len(removed)} seed(s)."
     unfinished = f"{why} Not finished: {absent}." if absent and not some else ""
     outcome: Outcome = "reproduced" if some == len(removed) else "partly" if some else "not reproduced"
-    untested = undecided((other_model(study), *map(_learned_nothing, rows), unfinished), found)
+    void = [_learned_nothing(study, row) for row in rows]
+    untested = undecided((other_model(study), *void, unfinished), found)
     return untested or Judgement(outcome, why, found)
 
 

@@ -17,7 +17,7 @@ TITLE = "CoMERA's bench: every record"
 
 
 def page(records: Sequence[Record], own: tuple[list[dict[str, Any]], Mapping[str, Any]] | None = None) -> bytes:
-    """The page as HTML in UTF-8: the same records give the same bytes.
+    """Return the page as HTML in UTF-8: the same records give the same bytes.
 
     Args:
         records: to be shown.

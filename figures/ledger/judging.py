@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
-from bench.core.record import Record
+from figures import frame
 from figures.artifact import Artifact
 from figures.claims.claims import (
     AGREEING,
@@ -22,6 +22,7 @@ from figures.claims.claims import (
     read_claims,
 )
 from figures.claims.rule import Rule
+from figures.frame import Records
 from figures.registry import artifacts
 
 #: A place among several pages of a device, and a verdict of that page.
@@ -47,17 +48,17 @@ class Entry:
 
     @property
     def has_rival(self) -> bool:
-        """Whether the fair baseline has a verdict of its own."""
+        """Return whether the fair baseline has a verdict of its own."""
         return self.rule.fair is not None
 
     @property
     def is_changed(self) -> bool:
-        """Whether the outcome with the fair baseline is another one than as published."""
+        """Return whether the outcome with the fair baseline is another one than as published."""
         return self.fair_outcome != self.outcome
 
     @property
     def is_executed(self) -> bool:
-        """Whether some record bears on the claim, on whatever device and data."""
+        """Return whether some record bears on the claim, on whatever device and data."""
         return any(verdict.ours for verdict in self.verdicts)
 
     @property
@@ -92,7 +93,7 @@ class LedgerLine:
 
 
 def lines_of(entry: Entry) -> list[LedgerLine]:
-    """A line per device."""
+    """Return a line per device."""
     found = entry.verdicts
     lines = [
         LedgerLine(entry, one.device, one.outcome, one.ours_text, one.why, one.fair, one is found[0]) for one in found
@@ -150,7 +151,7 @@ def _on_device(judged: Sequence[Judged]) -> Verdict:
 
 
 def claims_of(all_artifacts: Iterable[Artifact[Any]]) -> dict[str, Claim]:
-    """The claims of ``published/claims.csv``, then those of artifacts; raises LedgerError where two have one id."""
+    """Return the claims of ``published/claims.csv``, then of artifacts; raises LedgerError where two have one id."""
     claims = read_claims()
     for artifact in all_artifacts:
         for claim in artifact.claims:
@@ -174,13 +175,13 @@ def rules_of(all_artifacts: Iterable[Artifact[Any]]) -> dict[str, tuple[Rule, Ar
     return rules
 
 
-def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) -> list[Entry]:
+def judge(records: Records, claims: Mapping[str, Claim] | None = None) -> list[Entry]:
     """Every claim of the ledger, in its order, with its verdicts on the records of a whole folder.
 
     Raises LedgerError where ``claims``, by default all there are, are not those that have a rule, and RecordError for a
     record whose samples make no sense.
     """
-    everything = artifacts().values()
+    everything, df = artifacts().values(), frame.of(records)
     claims = claims_of(everything) if claims is None else claims
     rules = rules_of(everything)
     for name in [*claims, *rules]:
@@ -191,7 +192,7 @@ def judge(records: Sequence[Record], claims: Mapping[str, Claim] | None = None) 
     found: dict[str, dict[str, list[Judged]]] = {claim_id: {} for claim_id in claims}
     for artifact in everything:
         wanted = {claim_id for claim_id, (_, owner) in rules.items() if owner is artifact}
-        for place, verdict in artifact.judge(records, claims, wanted):
+        for place, verdict in artifact.judge(df, claims, wanted):
             found[verdict.claim.id].setdefault(verdict.device, []).append((place, verdict))
     verdicts = {name: tuple(_on_device(devices[one]) for one in sorted(devices)) for name, devices in found.items()}
     owned = ((name, claim, *rules[name]) for name, claim in claims.items())
@@ -213,13 +214,13 @@ def summary(entries: Sequence[Entry]) -> str:
 
 
 def compared(entries: Sequence[Entry]) -> list[Entry]:
-    """The claims in which a rival takes part and that records decide; first those that it gives another outcome."""
+    """Return the claims with a rival that records decide; first those to which it gives another outcome."""
     both = [entry for entry in entries if entry.has_rival and entry.fair_outcome != "not tested here"]
     return sorted(both, key=lambda entry: not entry.is_changed)
 
 
 def fairness(entries: Sequence[Entry]) -> str:
-    """What the fair baseline changes, counted.
+    """Count what the fair baseline changes.
 
     >>> fairness([])
     'A rival takes part in 0 claims; records decide 0 of them with the fair baseline, which changes 0 outcomes.'
@@ -246,7 +247,7 @@ class RollUp(NamedTuple):
 
 
 def rolled_up(entries: Sequence[Entry]) -> list[RollUp]:
-    """A line per figure or table, in the order of the ledger, and one for all."""
+    """Return a line per figure or table, in the order of the ledger, and one for all."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(entry.claim.artifact, []).append(entry)

@@ -42,7 +42,7 @@ def _published(entry: Entry) -> str:
 
 
 def _decided_by(entry: Entry) -> str:
-    """The rule in words, beginning with its experiments."""
+    """Return the rule in words, beginning with its experiments."""
     return f"{', '.join(entry.experiments) or 'no experiment yet'}: {entry.rule.expression}"
 
 
@@ -53,7 +53,7 @@ def _grouped(entries: Sequence[Entry]) -> list[tuple[str, list[Entry]]]:
 
 
 def _add(table: Table, entry: Entry) -> None:
-    """A row per device; the claim and its rule stand in the first."""
+    """Return a row per device; the claim and its rule stand in the first."""
     rule = entry.rule
     tolerance = f"tolerance {rule.tolerance_text}, " if rule.tolerance else ""
     subject = ", ".join(filter(None, (entry.claim.quantity, entry.claim.setting)))
@@ -85,7 +85,7 @@ ROLLED_UP = ("artifact", "claims", "implemented", "executed", "decided", "reprod
 
 
 def to_text(entries: Sequence[Entry]) -> str:
-    """A table by artifact, for a terminal of 120 columns; the first line counts the outcomes."""
+    """Return a table by artifact, for a terminal of 120 columns; the first line counts the outcomes."""
     page = io.StringIO()
     console = Console(file=page, width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
     console.print(Text(summary(entries)))
@@ -180,7 +180,7 @@ def in_short(entries: Sequence[Entry]) -> str:
 
 
 def to_markdown_page(entries: Sequence[Entry]) -> str:
-    """A page with a table per artifact."""
+    """Return a page with a table per artifact."""
     parts = ["# Claims", summary(entries), f"## {COMPARED}", fairness(entries)]
     if found := compared(entries):
         rows = pd.DataFrame(map(_compared_row, found), columns=[name for name, _ in _COMPARED])
@@ -196,5 +196,5 @@ def to_markdown_page(entries: Sequence[Entry]) -> str:
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
-    """The table that programs read: a line per claim and device, in the ledger's order."""
+    """Return the table that programs read: a line per claim and device, in the ledger's order."""
     return csv(pd.DataFrame(_tidy(line) for entry in entries for line in lines_of(entry))).decode()

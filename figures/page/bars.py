@@ -1,22 +1,23 @@
 """Horizontal stacked bars in small multiples: bands of panels on one page, rows shared by all of them.
 
-Bars of times and of peak memory are made from the lines of a table.
+A :class:`Sheet` makes bars of times and of peak memory from the lines of a table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from figures.columns import bounds_are
+from figures.columns import bounds_are, lines_of, unit_of
+from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
 from figures.page.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
-from figures.records.cells import CATEGORIES
+from figures.records.cells import CATEGORIES, parts_of_peak
 from figures.text import DISTURBED, OLDER, UNPAIRED, bounds_words, significant
 
 #: A line of a table, by the names of its columns.
@@ -54,21 +55,25 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarPanel:
+    """Panels of a band stand beside one another; each has one bar per row of the page."""
+
     title: str
-    bars: tuple[Bar, ...]  # one per row of the page
+    bars: tuple[Bar, ...]
 
 
 @dataclass(frozen=True)
 class Band:
+    """Panels under one heading and legend, whose entries are a fill's or marker's name and words."""
+
     heading: str
     panels: tuple[BarPanel, ...]
-    fills: dict[str, Fill]
-    legend: tuple[tuple[str, str], ...]  # (fill or marker name, words); "bounds" is the whisker
+    fills: Mapping[str, Fill]
+    legend: tuple[tuple[str, str], ...]  # "bounds" is the whisker
 
 
-def value_label(value: float, ratio: float | None, marks: str) -> str:
-    """The words beside a bar: its value, its ratio to what it is compared with, its marks."""
-    compared = "" if ratio is None else f"  {significant(ratio)}x"
+def value_label(value: float, ratio: float | None, marks: str = "") -> str:
+    """Return the words beside a bar: its value, its ratio to what it is compared with, its marks."""
+    compared = "" if ratio is None or pd.isna(ratio) else f"  {significant(ratio)}x"
     return f"{significant(value)}{compared} {marks}".rstrip()
 
 
@@ -86,7 +91,7 @@ def time(line: Line, per: str, over: str, scale: float, footnotes: Footnotes) ->
     """Return the bar of a time: the steps, then the amortised rare events.
 
     Args:
-        line: of a table, with the columns of :func:`figures.records.time_values.time_fields`.
+        line: of a table, with the columns of :func:`figures.records.time_values.time_columns`.
         per: ``epoch`` or ``step``.
         over: what the ratio is to; the line of that arm has a fill of its own.
         scale: how many of the unit shown the table's own is.
@@ -101,7 +106,7 @@ def time(line: Line, per: str, over: str, scale: float, footnotes: Footnotes) ->
     fill = "steps, CoMERA" if over in (line.get("arm"), line.get("variant")) else "steps"
     parts = [(fill, value * scale - rare), *([("rare", rare)] if rare else [])]
     bounds = None if low is None or high is None else (low * scale, high * scale)
-    label = value_label(value * scale, _number(line[f"time_over_{over}"]), marks)
+    label = value_label(value * scale, line[f"time_over_{over}"], marks)
     return Bar(tuple(parts), bounds, bounds_are(line[f"{name}_bounds"], line["launches"]), label=label)
 
 
@@ -109,7 +114,7 @@ def memory(line: Line, target: str, over: str, footnotes: Footnotes, measured: b
     """Return the bar of a predicted peak by category, with the measured peaks marked on it where asked.
 
     Args:
-        line: of a table, with the columns of :func:`figures.records.cells.memory_fields`.
+        line: of a table, with the columns of a :class:`figures.records.cells.TimesAndMemory`.
         target: the device that was predicted for, ``cuda`` or ``cpu``.
         over: what the ratio is to.
         footnotes: numbers the reasons of bars that are missing.
@@ -121,58 +126,90 @@ def memory(line: Line, target: str, over: str, footnotes: Footnotes, measured: b
     if peak is None:
         words = footnotes.words(line[f"{target}_status"], line[f"{target}_message"], marks)
         return Bar(marks=at, label=f"prediction {words}") if at else Bar(instead=words)
-    found = {name: _number(line[f"{target}_{name}_mib"]) or 0.0 for name in CATEGORIES}
-    rest = peak - sum(found.values())
-    parts = [(name, size) for name, size in found.items() if size]
-    parts += [("unsplit", rest)] if rest > 0.005 * peak else []
-    return Bar(tuple(parts), marks=at, label=value_label(peak, _number(line[f"{target}_over_{over}"]), marks))
-
-
-def lines(table: pd.DataFrame) -> list[Line]:
-    """Return the lines of a table, each by the names of its columns."""
-    return cast(list[Line], table.to_dict("records"))
+    parts = parts_of_peak(peak, {name: line[f"{target}_{name}_mib"] for name in CATEGORIES})
+    return Bar(tuple(parts.items()), marks=at, label=value_label(peak, line[f"{target}_over_{over}"], marks))
 
 
 def by_batch(
     table: pd.DataFrame, bar_of: Callable[[Line], Bar], column: str = "batch_size", title: str = "batch {:,}"
 ) -> tuple[BarPanel, ...]:
     """Return a panel per value of a column, with a bar for each line of the table that has it."""
-    found = []
-    for value in dict.fromkeys(table[column]):
-        here = lines(table[table[column] == value])
-        found.append(BarPanel(title.format(value), tuple(map(bar_of, here))))
-    return tuple(found)
+    panels = table.groupby(column, sort=False)
+    return tuple(BarPanel(title.format(value), tuple(map(bar_of, lines_of(part)))) for value, part in panels)
 
 
-def time_band(heading: str, kind: str, bars: tuple[BarPanel, ...], words: Mapping[str, str]) -> Band:
-    """A band of times; ``heading`` says where, ``{}``, on a ``kind`` of device; ``words`` are the legend's, by fill."""
-    whiskers = bounds_words(bar for panel in bars for bar in panel.bars)
-    where = {"cuda": "on the GPU", "cpu": "on the CPU"}[kind]
-    legend = (*words.items(), *([("bounds", whiskers)] if whiskers else []))
-    return Band(heading.format(where), bars, TIME_FILLS, legend)
-
-
-def band_of_memory(target: str, bars: tuple[BarPanel, ...], measured: bool, words: str = "") -> Band:
-    """Return a band of predicted peaks.
+@dataclass
+class Sheet:
+    """A page of bars from a table of times and peak memory, all compared with one arm.
 
     Args:
-        target: the device that they are predicted for.
-        bars: made by :func:`memory`.
-        measured: whether the allocator's peaks are marked on them.
-        words: that follow in the heading.
+        kind: of the device, ``cpu`` or ``cuda``.
+        over: the arm that ratios are to.
+        title: of a panel, by its batch size.
     """
-    shown = [("optimizer", "optimizer state") if name == "optimizer" else (name, name) for name in CATEGORIES]
-    if any(name == "unsplit" for panel in bars for bar in panel.bars for name, _ in bar.parts):
-        shown.append(("unsplit", "not split"))
-    if measured:
-        shown += [("allocated", "allocated, measured"), ("reserved", "reserved, measured")]
-    device = {"cuda": "a CUDA device", "cpu": "a CPU"}[target]
-    heading = f"Peak memory predicted for {device}, in MiB{', and measured on this one' if measured else ''}{words}"
-    return Band(heading, bars, MEMORY_FILLS, tuple(shown))
+
+    kind: str
+    over: str
+    title: str = "batch {:,}"
+    bands: list[Band] = field(default_factory=list)
+    footnotes: Footnotes = field(default_factory=Footnotes)
+
+    def times(self, table: pd.DataFrame, per: str, legend: Mapping[str, str], words: str = "") -> None:
+        """Add a band of times.
+
+        Args:
+            table: with a panel per batch size.
+            per: ``epoch`` or ``step``.
+            legend: the words of the legend by fill.
+            words: what follows in the heading.
+        """
+        unit, scale = unit_of(table, per)
+        panels = by_batch(table, lambda line: time(line, per, self.over, scale, self.footnotes), title=self.title)
+        whiskers = bounds_words(bar for panel in panels for bar in panel.bars)
+        where = {"cuda": "on the GPU", "cpu": "on the CPU"}[self.kind]
+        entries = (*legend.items(), *([("bounds", whiskers)] if whiskers else []))
+        self.bands.append(Band(f"Time per {per} {where}, in {unit}{words}", panels, TIME_FILLS, entries))
+
+    def memory(
+        self,
+        table: pd.DataFrame,
+        target: str,
+        measured: bool,
+        words: str = "",
+        label: Callable[[Line, Bar], str] | None = None,
+    ) -> None:
+        """Add a band of predicted peaks.
+
+        Args:
+            table: with a panel per batch size.
+            target: the device that they are predicted for.
+            measured: whether the allocator's peaks are marked on them.
+            words: what follows in the heading.
+            label: the words beside a bar, where these are others.
+        """
+
+        def bar_of(line: Line) -> Bar:
+            bar = memory(line, target, self.over, self.footnotes, measured)
+            return replace(bar, label=label(line, bar)) if label else bar
+
+        panels = by_batch(table, bar_of, title=self.title)
+        shown = [("optimizer", "optimizer state") if name == "optimizer" else (name, name) for name in CATEGORIES]
+        if any(name == "unsplit" for panel in panels for bar in panel.bars for name, _ in bar.parts):
+            shown.append(("unsplit", "not split"))
+        shown += [("allocated", "allocated, measured"), ("reserved", "reserved, measured")] if measured else []
+        device = {"cuda": "a CUDA device", "cpu": "a CPU"}[target]
+        here = ", and measured on this one" * measured
+        heading = f"Peak memory predicted for {device}, in MiB{here}{words}"
+        self.bands.append(Band(heading, panels, MEMORY_FILLS, tuple(shown)))
+
+    def draw(self, caption: Caption, rows: Sequence[str], references: int = 1, more: Sequence[str] = ()) -> Figure:
+        """Draw all bands; ``more`` follows the notes on the picture, the rest is as :func:`draw_bars` has it."""
+        foot = (*self.footnotes.lines(), *caption.of_picture, *more, *caption.notes)
+        return draw_bars(caption.title, caption.facts, rows, self.bands, foot, references)
 
 
 def _bands_by_line(bands: Sequence[Band]) -> list[Band]:
-    """A band with more panels than fit beside one another becomes several."""
+    """Split a band with more panels than fit beside one another."""
     return [
         replace(band, panels=band.panels[start : start + _COLUMNS], heading=band.heading + " (continued)" * (start > 0))
         for band in bands
@@ -180,7 +217,7 @@ def _bands_by_line(bands: Sequence[Band]) -> list[Band]:
     ]
 
 
-def _legend_handle(name: str, words: str, fills: dict[str, Fill]) -> Any:
+def _legend_handle(name: str, words: str, fills: Mapping[str, Fill]) -> Any:
     if name == "bounds":
         return Line2D([], [], **_WHISKER, label=words)
     if name in MARKERS:
@@ -188,7 +225,7 @@ def _legend_handle(name: str, words: str, fills: dict[str, Fill]) -> Any:
     return fill_handle(fills[name], words)
 
 
-def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill]) -> None:
+def _draw_bar(axes: Any, row: int, bar: Bar, fills: Mapping[str, Fill]) -> None:
     if bar.instead:
         note(axes, bar.instead, (0.0, row), (3, 0), va="center", fontsize=7, style="italic", color=FAINT)
         return
@@ -204,7 +241,7 @@ def _draw_bar(axes: Any, row: int, bar: Bar, fills: dict[str, Fill]) -> None:
     note(axes, bar.label, (bar.reach, row), (4 + 4 * bool(bar.marks), 0), va="center", fontsize=7)
 
 
-def _draw_panel(axes: Any, share: float, panel: BarPanel, fills: Any) -> None:
+def _draw_panel(axes: Any, share: float, panel: BarPanel, fills: Mapping[str, Fill]) -> None:
     """Fill the axes of one panel, which has this share of the page's width."""
     axes.set_title(panel.title, loc="left", fontweight="bold")
     longest = max((bar.reach for bar in panel.bars), default=0.0)
@@ -230,9 +267,14 @@ def draw_bars(
     references: int = 1,
     below: Callable[[Page, int], None] | None = None,
 ) -> Figure:
-    """A page of bands from top to bottom, whose panels share the ``rows`` of these names; bold are those of so many
-    ``references`` at the top, which ratios are to. ``below`` draws what follows, on the part of the page of that
-    number.
+    """Draw a page of bands from top to bottom.
+
+    Args:
+        title, facts, footnotes: of the page.
+        rows: the names of the rows that all panels share.
+        bands: from top to bottom.
+        references: how many of the rows at the top ratios are to; their names are bold.
+        below: draws what follows, on the part of the page of that number.
     """
     stacked = _bands_by_line(bands)
     page = Page(title, facts, footnotes, len(stacked) + (below is not None))

@@ -86,7 +86,7 @@ class Drawn:
     records: tuple[Record, ...]  # those shown, oldest first
 
     def to_text(self) -> str:
-        """What the terminal shows."""
+        """Return what the terminal shows."""
         buffer = io.StringIO()
         terminal = Console()
         parts = [part.drop(columns=REMARKS, errors="ignore") for part in self.narrow or (self.table,)]
@@ -145,7 +145,7 @@ def first_numbers(judgement: Judgement) -> str:
 def markdown(
     caption: Caption, image: str, table: pd.DataFrame, left_aligned: frozenset[str], verdicts: Sequence[Verdict]
 ) -> bytes:
-    """A page with the table, the notes and any verdicts; ``image`` is a file name, or empty for a table alone."""
+    """Return a page with table, notes and any verdicts; ``image`` is a file name, or empty for a table alone."""
     lines = [f"# {caption.title}", "", *caption.facts, ""]
     lines += [f"![{caption.title}]({image})", ""] if image else []
     lines += [

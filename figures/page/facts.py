@@ -8,20 +8,21 @@ import pandas as pd
 from bench.core.intervals import MIN_LAUNCHES
 from bench.core.record import Record
 from bench.core.samples import BUSY, best_calibrations_ms, block_means_ms, slowdown
+from figures.arms import by_arm
 from figures.columns import bounds_kinds
-from figures.records.select import Selected, by_arm
+from figures.frame import Page
 from figures.records.time_values import PAPER_EXAMPLES, workload_words
 from figures.text import one_line
 
 
-def listed(page: Selected, column: str) -> str:
+def listed(page: Page, column: str) -> str:
     """Return the distinct values of a column of the page's records, empty ones apart."""
     return ", ".join(str(value) for value in page.values(column) if value != "")
 
 
-def days(page: Selected) -> str:
+def days(page: Page) -> str:
     """Return the first and the last day on which its records were made."""
-    return span([record.recorded_at[:10] for record in page.shown], " to ")
+    return span(page.df["recorded_at"].str[:10], " to ")
 
 
 def span(values: Iterable[int | str], between: str = "-") -> str:
@@ -48,12 +49,12 @@ def machines(records: Iterable[Record]) -> Machines:
     return Machines(len({*ran} - {None}), ran.count(None), len(ran))
 
 
-def switched(page: Selected, column: str) -> str:
+def switched(page: Page, column: str) -> str:
     """Return whether a toggle, ``cuda_graph`` or ``compile``, was on or off, or both."""
     return " / ".join("on" if value else "off" for value in page.values(column))
 
 
-def lengths(page: Selected) -> str:
+def lengths(page: Page) -> str:
     """Return the lengths of sequences; empty where there are none."""
     found = listed(page, "sequence_length")
     return "" if found == "1" else found
@@ -72,19 +73,20 @@ def timed(records: Iterable[Record]) -> Timed:
     return Timed(span(map(len, found)), span(len({launch for launch, _ in blocks}) for blocks in found))
 
 
-def epochs(page: Selected) -> list[str]:
+def epochs(page: Page) -> list[str]:
     """Return what an epoch is, as the workloads' records have it."""
-    return [words for words in dict.fromkeys(str(workload_words(one)["epoch"]) for one in page.own) if words]
+    found = dict.fromkeys(str(workload_words(record)["epoch"]) for record in page.own["record"])
+    return [words for words in found if words]
 
 
-def models(page: Selected) -> str:
+def models(page: Page) -> str:
     """Return what the records' workloads call their models."""
-    return ", ".join(dict.fromkeys(str(workload_words(record)["model"]) for record in page.own))
+    return ", ".join(dict.fromkeys(str(workload_words(record)["model"]) for record in page.own["record"]))
 
 
-def other_lengths(page: Selected) -> str:
+def other_lengths(page: Page) -> str:
     """Return the lengths timed where these are not the 128 tokens of the paper's epoch that times are given in."""
-    of = [record for record in page.own if record.measure == "run"]
+    of = [record for record in page.own["record"] if record.measure == "run"]
     papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in of)
     found = sorted({record.sequence_length for record in of})
     return ", ".join(map(str, found)) if of and papers and found != [128] else ""
@@ -165,21 +167,20 @@ def busy(records: Sequence[Record]) -> Busy | None:
     return Busy(len(slow), len(found), max(factor for *_, factor in slow), cells)
 
 
-def has_arm(page: Selected, part: str) -> bool:
+def has_arm(page: Page, part: str) -> bool:
     """Return whether the name of an arm on the page contains a part, such as ``@size``."""
-    return any(part in record.arm for record in page.shown)
+    return any(part in arm for arm in page.df["arm"])
 
 
-def is_timed(page: Selected, method: str) -> bool:
+def is_timed(page: Page, method: str) -> bool:
     """Return whether any form of a method was measured."""
-    return any(
-        record.method == method and record.status == "ok" and record.measure != "predict" for record in page.shown
-    )
+    df = page.df
+    return bool(((df["method"] == method) & (df["status"] == "ok") & (df["measure"] != "predict")).any())
 
 
-def is_dirty(page: Selected) -> bool:
+def is_dirty(page: Page) -> bool:
     """Return whether a record comes from a tree with uncommitted changes."""
-    return any(record.git_dirty for record in page.shown)
+    return bool(page.df["git_dirty"].any())
 
 
 #: Fewer launches than this give a range, no interval.

@@ -1,30 +1,29 @@
 """The numbered reasons at the foot of a page, why cells have nothing to show."""
 
-from figures.records.missing import NOT_MODELLED, Missing
-from figures.text import NOT_RECORDED
+from figures.text import NOT_IN_GRID, NOT_MODELLED, NOT_RECORDED
+
+
+def has_failed(status: str) -> bool:
+    """Return whether a cell has a record without the value that it should have, by its status."""
+    return status not in ("", "ok", NOT_IN_GRID, NOT_RECORDED, NOT_MODELLED)
 
 
 class Footnotes:
-    """Numbers the distinct reasons of cells that have no bar, in the order in which they are met."""
+    """Numbers the distinct reasons of cells that have no value, in the order in which they are met."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def instead(self, cell: Missing) -> str:
-        """The words in place of the cell's bar, with the number of their reason."""
-        numbered = f" ({self.number(cell.in_full)})" if cell.failed and cell.message else ""
-        return f"{cell.status or 'not in the grid'}{numbered} {cell.marks}".strip()
-
     def words(self, status: str, message: str, marks: str = "") -> str:
         """Return what stands in place of a bar, by the status of its cell, with the number of its reason."""
-        failed = status not in ("", "ok", "not in the grid", NOT_RECORDED, NOT_MODELLED) and message
-        reason = f"{status}: {' '.join(message.split())}"
-        numbered = f" ({self.number(reason)})" if failed else ""
-        return f"{status or 'not in the grid'}{numbered} {marks}".strip()
+        numbered = f" ({self.number(status, message)})" if has_failed(status) and message else ""
+        return f"{status or NOT_IN_GRID}{numbered} {marks}".strip()
 
-    def number(self, reason: str) -> int:
+    def number(self, status: str, message: str = "") -> int:
+        """Return the number of a reason."""
+        reason = f"{status}: {' '.join(message.split())}" if message else status
         return self.numbers.setdefault(reason, len(self.numbers) + 1)
 
     def lines(self) -> list[str]:
-        """The reasons by number, for the foot of the page."""
+        """Return the reasons by number, for the foot of the page."""
         return [f"({number}) {reason}" for reason, number in self.numbers.items()]

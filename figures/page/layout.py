@@ -9,6 +9,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 
+from figures.page.drawn import Caption
 from figures.page.style import DPI, INK
 
 WIDTH, _PAD = 9.0, 0.07  # inches; the latter around everything that is placed
@@ -21,7 +22,7 @@ _DIGITS = 5
 
 
 def wrapped(lines: Sequence[str]) -> str:
-    """Lines broken to the page's width: matplotlib's own wrapping neither indents nor leaves a margin."""
+    """Break lines to the page's width: matplotlib's own wrapping neither indents nor leaves a margin."""
     return "\n".join(part for line in lines for part in textwrap.wrap(line, _WRAP, subsequent_indent="   "))
 
 
@@ -46,7 +47,7 @@ class Page:
         self._heights: dict[int, tuple[Any, float, int]] = {}
 
     def panels(self, part: int, height: float, columns: int = 1, rows: int = 1, widths: Any = None) -> list[list[Any]]:
-        """Axes of a part, row by row, each ``height`` inches high and of these relative ``widths``."""
+        """Return the axes of a part, row by row, each ``height`` inches high and of these relative ``widths``."""
         axes = self.parts[part].subplots(rows, columns, squeeze=False, width_ratios=widths)
         self._heights[part] = (axes[0, 0], height, rows)
         return [list(row) for row in axes]
@@ -77,7 +78,7 @@ class Page:
 
 
 def _round_places(figure: Any) -> None:
-    """The solver of the layout may differ in the last bits from run to run; bytes must not."""
+    """Round places, since the solver of the layout may differ in the last bits from run to run."""
     for text in figure.texts:
         text.set_position([round(place, _DIGITS) for place in text.get_position()])
     for one in figure.subfigs:
@@ -88,7 +89,7 @@ def _round_places(figure: Any) -> None:
 def legend(
     figure: Any, handles: Sequence[Any], columns: int, title: str = "", side: str = "left", **style: Any
 ) -> None:
-    """A legend above the axes of a subfigure, with so many entries on a line; its title is the subfigure's heading."""
+    """Draw a legend above the axes of a subfigure, with so many entries on a line and the heading as its title."""
     figure.legend(
         handles=handles,
         loc=f"outside upper {side}",
@@ -104,18 +105,24 @@ def legend(
 
 
 def panel_page(
-    title: str,
-    facts: Sequence[str],
+    caption: Caption,
     rows: Sequence[Sequence[str]],
-    footnotes: Sequence[str],
     height: float,
     handles: Sequence[Any],
     columns: int,
+    reasons: Sequence[str] = (),
 ) -> tuple[Page, list[list[Any]]]:
-    """A page of panels, ``height`` inches high and with titles by row, and their axes alike; below the ``handles`` of
-    the legend that all share, so many ``columns`` of them on a line.
+    """Return a page of panels, and their axes by row.
+
+    Args:
+        caption: of the page.
+        rows: the titles of the panels, row by row.
+        height: of a panel in inches.
+        handles, columns: the legend that all panels share, with so many entries on a line.
+        reasons: why values are missing, numbered.
     """
-    page = Page(title, facts, footnotes, len(rows))
+    footnotes = (*reasons, *caption.of_picture, *caption.notes)
+    page = Page(caption.title, caption.facts, footnotes, len(rows))
     if handles:
         legend(page.body, handles, columns, handlelength=3.2)
     found = [page.panels(part, height, len(names))[0] for part, names in enumerate(rows)]

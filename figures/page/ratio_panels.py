@@ -14,7 +14,7 @@ from figures.page import style
 from figures.page.layout import INNER
 from figures.page.style import DENSE_STROKE, INK, Stroke, stroke_handle, strokes
 from figures.records.crossover import Quotients, crossings
-from figures.records.missing import RatioLimit
+from figures.records.reach import Reach
 
 #: Height of a line at the foot of a panel that says why values are missing, as a part of the panel's.
 _FOOT_LINE = 0.085
@@ -34,7 +34,7 @@ class Curve:
     arm: str
     values: Quotients
     over_dense: Quotients
-    missing: Mapping[float, RatioLimit | int]  # where there is no value: the limit, or the number of the reason
+    missing: Mapping[float, Reach | int]  # where there is no value: the limit, or the number of the reason
     allocated: Mapping[float, float]  # measured
 
 
@@ -49,7 +49,7 @@ class RatioPanel:
 
 
 def legend(panels: Sequence[RatioPanel], arms: Sequence[str]) -> list[Any]:
-    """A handle for everything that the panels show."""
+    """Return a handle for everything that the panels show."""
     handles: list[Any] = [stroke_handle(stroke, arm) for arm, stroke in strokes(arms).items()]
     handles.append(stroke_handle(DENSE_STROKE, "dense"))
     curves = [curve for panel in panels for curve in panel.curves]
@@ -93,7 +93,7 @@ def _ratio_axis(axes: Any, ratios: Sequence[float]) -> None:
     inches = (INNER / columns - _BESIDE) / math.log(last / first * 1.12**2)
 
     def fit(ratio: float, other: float) -> bool:
-        """Whether the labels of two ratios find room beside one another."""
+        """Return whether the labels of two ratios find room beside one another."""
         return abs(math.log(ratio / other)) * inches >= 0.05 + 0.03 * len(f"{ratio:g}{other:g}")
 
     ticks = [last]
@@ -145,7 +145,7 @@ _BESIDE_RING = (((4.5, 3.5), "left", "bottom"), ((-4.5, -3.5), "right", "top"), 
 
 
 def _draw_crossings(axes: Any, panel: RatioPanel, curve: Curve, place: tuple[tuple[float, float], str, str]) -> None:
-    """A ring on the dense line, with the ratio beside it."""
+    """Draw a ring on the dense line, with the ratio beside it."""
     if panel.dense is None:
         return
     for ratio in crossings(curve.over_dense):
@@ -156,7 +156,7 @@ def _draw_crossings(axes: Any, panel: RatioPanel, curve: Curve, place: tuple[tup
 
 
 def _draw_missing(axes: Any, curve: Curve, colour: str, height: float) -> None:
-    """A cross at the foot of the panel for every ratio without a value, with the limit or the number of the reason."""
+    """Draw a cross at the foot for every ratio without a value, with the limit or the number of the reason."""
     place = axes.get_xaxis_transform()
     axes.plot(list(curve.missing), [height] * len(curve.missing), **_MISSING, color=colour, transform=place, zorder=5)
 
@@ -167,7 +167,7 @@ def _draw_missing(axes: Any, curve: Curve, colour: str, height: float) -> None:
     for ratio, why in curve.missing.items():
         if isinstance(why, int):
             write(f"({why})", ratio, 1)
-    beyond = {ratio: why for ratio, why in curve.missing.items() if isinstance(why, RatioLimit)}
+    beyond = {ratio: why for ratio, why in curve.missing.items() if isinstance(why, Reach)}
     first, last = axes.get_xlim()
     for side, pick in (("most", min), ("least", max)):
         ratios = [ratio for ratio, limit in beyond.items() if limit.side == side]

@@ -59,7 +59,7 @@ TIME_FILLS = {
 
 
 def fill_handle(fill: Fill, words: str) -> Patch:
-    """The entry of a legend for a fill."""
+    """Return the entry of a legend for a fill."""
     edge = INK if fill.edge == "#ffffff" and not fill.hatch else fill.edge
     return Patch(facecolor=fill.colour, edgecolor=edge, hatch=fill.hatch * 2, linewidth=0.4, label=words)
 
@@ -99,17 +99,23 @@ STROKES = (
 
 
 def strokes(names: Sequence[T]) -> dict[T, Stroke]:
-    """A stroke per name, the first one's the most prominent."""
+    """Return a stroke per name, the first one's the most prominent."""
     return dict(zip(names, cycle((EARLY_STROKE, *STROKES)), strict=False))
 
 
 def stroke_handle(stroke: Stroke, words: str, **style: Any) -> Line2D:
-    """The entry of a legend for a stroke."""
+    """Return the entry of a legend for a stroke."""
     return Line2D([], [], label=words, **{"markersize": 4, **stroke.look, **style})
 
 
 #: How a vertical range or interval is drawn.
 WHISKER: dict[str, Any] = {"color": INK, "linewidth": 1, "marker": "_", "markersize": 5}
+
+
+def whiskers(axes: Any, places: Iterable[float], lows: Iterable[float], highs: Iterable[float]) -> None:
+    """Draw a vertical range or interval at each place."""
+    for place, low, high in zip(places, lows, highs, strict=True):
+        axes.plot([place, place], [low, high], **WHISKER)
 
 
 def bounds_handles(estimates: Iterable[Any]) -> list[Line2D]:
@@ -153,7 +159,7 @@ def house_style() -> Iterator[None]:
 
 
 def to_bytes(figure: Figure, form: str) -> bytes:
-    """The figure as ``png`` or ``svg``, without date or program in its metadata; an SVG has a digest of its data."""
+    """Return a ``png`` or ``svg`` without date or program in its metadata; an SVG has a digest of its data."""
     FigureCanvasAgg(figure)
     metadata: dict[str, Any] = {"Software": None}
     if form == "svg":

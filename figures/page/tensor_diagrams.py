@@ -34,7 +34,7 @@ def _write(axes: Any, at: Point, text: str, size: float = _SMALL, **style: Any) 
 
 
 def badge(axes: Any, at: Point, number: int) -> None:
-    """The number of a product."""
+    """Draw the number of a product."""
     axes.add_patch(Circle(at, _BADGE, facecolor=INK, edgecolor="white", linewidth=0.5, zorder=6))
     _write(axes, at, str(number), _TINY, color="white", va="center_baseline", fontweight="bold", zorder=7)
 
@@ -73,7 +73,7 @@ def summed_by(plan: MeasuredPlan, half: int) -> tuple[dict[int, int], dict[int, 
 
 
 def draw_network(axes: Any, planned: Planned, plan: MeasuredPlan, width: float) -> None:
-    """The chain of cores above, the activations ``x`` below their in-modes, with the order of contraction."""
+    """Draw the chain of cores above, the activations ``x`` below their in-modes, with the order of contraction."""
     half = len(planned.in_modes)
     step = width / (2 * half)
     y, y_x, foot = 0.78, 0.28, 0.4
@@ -127,7 +127,7 @@ def _leaves(plan: MeasuredPlan) -> tuple[str, ...]:
 
 
 def draw_forward(axes: Any, plan: MeasuredPlan, width: float) -> None:
-    """A product where two lines meet, numbered in its order, with the name of its result."""
+    """Draw a product where two lines meet, numbered in its order, with the name of its result."""
     places = _places(plan, width)
     for number, product in enumerate(plan.products, start=1):
         at = places[product.result]
@@ -138,7 +138,7 @@ def draw_forward(axes: Any, plan: MeasuredPlan, width: float) -> None:
 
 
 def draw_backward(axes: Any, plan: MeasuredPlan, width: float) -> None:
-    """The same tree from the result down; a product on each arrow, numbered in its order after the forward ones."""
+    """Draw the same tree from the result down; a product on each arrow, numbered after the forward ones."""
     places = _places(plan, width)
     numbers = {gradient.result: number for number, gradient in enumerate(plan.backward, start=len(plan.products) + 1)}
     for product in plan.products:
@@ -168,7 +168,7 @@ def _name_results(axes: Any, plan: MeasuredPlan, places: dict[str, Point], prefi
 
 
 def _arrow(axes: Any, start: Point, end: Point, short: float) -> Point:
-    """An arrow that ends so much before ``end``; its middle."""
+    """Draw an arrow that ends so much before ``end``; return its middle."""
     axes.add_patch(
         FancyArrowPatch(
             start,

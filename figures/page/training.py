@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bench.core.intervals import MIN_LAUNCHES
+from figures.arms import DENSE
 from figures.columns import Format
+from figures.frame import settings_of
 from figures.page.style import WHISKER, nothing_drawn
 from figures.records.metric import Metric, Score, score
-from figures.records.select import DENSE, method_settings
 from figures.records.studies import EXPERIMENT, PROBES, Runs, Study, StudyRow, studies
 from figures.records.time_values import workload_words
 from figures.records.training import CurvePoint, curve_of, stages_of
@@ -26,6 +27,7 @@ OF_STUDIES: dict[str, Any] = {
 
 def run_columns(page: Runs, row: StudyRow, **slot: object) -> dict[str, Any]:
     """Return what a run is and how it went, as columns of a table; ``slot`` has those that name it."""
+    score = row.score()
     return {
         "device": page.device,
         "dataset": page.dataset,
@@ -35,7 +37,7 @@ def run_columns(page: Runs, row: StudyRow, **slot: object) -> dict[str, Any]:
         "remarks": "; ".join(row.remarks),
         "seeds": seeds_of(row),
         "train_steps": row.steps,
-        "validation_examples": row.score and row.score.examples,
+        "validation_examples": score and score.examples,
     }
 
 
@@ -147,7 +149,7 @@ def _dense_below_probe(page: Runs) -> bool:
     metric, first, by_stage = page.metric, page.stages[0][0], page.model.get("late_length")
     ends: dict[tuple[str, str, int], dict[int, CurvePoint]] = {}
     for run in (run for run in page.finished_runs if run.method == DENSE):
-        settings = json.dumps(method_settings(run), sort_keys=True)
+        settings = json.dumps(settings_of(run, "method_settings"), sort_keys=True)
         curve = [point for point in curve_of(run) if not by_stage or point.stage == first]
         ends.setdefault((run.arm, settings, len(stages_of(run))), {})[run.seed] = curve[-1]
     probe = metric.probe

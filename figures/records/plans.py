@@ -6,6 +6,7 @@ products of each product, the bytes it reads and writes, and what is kept for th
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from bench.core.record import Record, RecordError
-from figures.records import select
-from figures.records.select import Selected, method_settings, workload_settings
+from figures import frame
+from figures.frame import Records, settings_of
 
 #: Marks a time of one call; plans that are far behind at first are not timed further.
 ONCE = "§"
@@ -59,7 +60,7 @@ class PlannedProduct:
         return f"({self.rows} x {self.inner})·({self.inner} x {self.columns})"
 
     def gradients(self) -> tuple[PlannedProduct, PlannedProduct]:
-        """The products that carry the gradient of ``A·B = Y`` to its operands: dA = dY·Bᵀ and dB = Aᵀ·dY."""
+        """Return the products that carry the gradient of ``A·B = Y`` to its operands: dA = dY·Bᵀ and dB = Aᵀ·dY."""
         d = f"d{self.result}"
         return (
             PlannedProduct(d, f"{self.right}ᵀ", f"d{self.left}", self.rows, self.columns, self.inner),
@@ -137,8 +138,8 @@ class PlannedLayer:
 
 
 def slot_of(record: Record) -> PlannedLayer:
-    """What a record's plans are made for; raises RecordError for a configuration without layer, order or ranks."""
-    layer, method = workload_settings(record), method_settings(record)
+    """Return what a record's plans are made for; raises RecordError without layer, order or ranks."""
+    layer, method = settings_of(record, "workload_settings"), settings_of(record, "method_settings")
     try:
         return PlannedLayer(
             layer["in_features"], layer["out_features"], method["order"], method["ranks"], record.batch_size
@@ -166,7 +167,7 @@ class Planned:
         return min(measured, key=lambda candidate: (candidate.time, candidate.name), default=None)
 
     def mark(self, candidate: MeasuredPlan) -> str:
-        """The mark of a candidate that was timed once while others took turns."""
+        """Return the mark of a candidate that was timed once while others took turns."""
         return ONCE if len(candidate.ms) == 1 < max(len(one.ms) for one in self.candidates) else ""
 
     @property
@@ -209,7 +210,7 @@ def _candidate(row: Mapping[str, Any]) -> MeasuredPlan:
 
 
 def planned_of(record: Record) -> Planned:
-    """The plans of a finished record; raises RecordError where they cannot be read."""
+    """Return the plans of a finished record; raises RecordError where they cannot be read."""
     slot, samples = slot_of(record), record.samples
     try:
         shape = samples["shape"]
@@ -223,11 +224,13 @@ def planned_of(record: Record) -> Planned:
         raise RecordError(f"record {record.cell_id}: its plans cannot be read ({error!r}).") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid(Selected):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grid(frame.Page):
     """The plans of one device: at most one record per slot, in the order of slots."""
 
-    records: Mapping[PlannedLayer, Record]
+    @cached_property
+    def records(self) -> dict[PlannedLayer, Record]:
+        return dict(sorted(frame.by_cell(self.df, ["slot"]).items()))
 
     @cached_property
     def planned(self) -> dict[PlannedLayer, Planned]:
@@ -240,25 +243,23 @@ class Grid(Selected):
 
     @property
     def has_single_calls(self) -> bool:
-        """Whether a plan was timed by its first calls alone."""
+        """Return whether a plan was timed by its first calls alone."""
         return any(planned.mark(one) for planned in self.planned.values() for one in planned.candidates)
 
 
-#: With what plans are called: plainly, in float32.
-_PLAIN = {"precision": "fp32", "compile": False, "cuda_graph": False}
+#: The columns of how plans are called, and their values: plainly, in float32.
+_CALLED = ("precision", "compile", "cuda_graph")
+_PLAINLY = json.dumps(dict(zip(_CALLED, ("fp32", False, False), strict=True)), sort_keys=True)
 
 
-def select_plans(records: Sequence[Record]) -> list[Grid]:
-    """A grid per device that has plans, of the newest record of each slot."""
-
-    def setting(record: Record) -> dict[str, Any]:
-        return {name: getattr(record, name) for name in _PLAIN}
-
+def select_plans(records: Records) -> list[Grid]:
+    """Return a grid per device that has plans, of the newest record of each slot."""
     grids = []
-    for device, mine in select.by_device(records):
-        fitting, notes = select.narrow(mine, setting, slot_of, "record(s)", like=_PLAIN)
-        chosen = dict(sorted(select.newest(fitting, slot_of).items()))
-        notes += select.repeats(fitting, slot_of, "record(s)")
-        shown = select.oldest_first(chosen.values())
-        grids.append(Grid(**device, shown=shown, left_out=tuple(notes), records=chosen))
-    return [grid for grid in grids if grid.records]
+    for device, mine in frame.by_device(records):
+        slots: list[Any] = [slot_of(record) for record in mine["record"]]
+        mine = mine.assign(slot=slots)
+        fitting, notes = frame.narrow(mine, _CALLED, ["slot"], "record(s)", like=_PLAINLY)
+        notes += frame.repeats(fitting, ["slot"], "record(s)")
+        shown = frame.oldest_first(frame.newest(fitting, ["slot"]))
+        grids.append(Grid(**device, df=shown, left_out=tuple(notes)))
+    return [grid for grid in grids if len(grid.df)]

@@ -8,14 +8,17 @@ is to be seen above what it differs by.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.core.record import Record
-from figures.records.metric import Metric, Reached, Score, difference, score
-from figures.records.select import PRECISIONS, by_arm, by_device, newest, oldest_first, workload_settings
+from figures import frame
+from figures.arms import by_arm, by_precision
+from figures.frame import Records
+from figures.records.metric import Metric, Score
+from figures.records.seeds import Seeds
 from figures.records.studies import Runs, newest_probes
-from figures.records.training import curve_of, metric_of, reached, stages_of
+from figures.records.training import stages_of
 from figures.text import one_line
 
 STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
@@ -25,16 +28,11 @@ FP32 = "fp32"
 
 
 @dataclass(frozen=True, eq=False)
-class PrecisionLine:
-    """An arm in a precision, over its seeds.
-
-    Args:
-        runs: by seed; failed ones are among them.
-    """
+class PrecisionLine(Seeds):
+    """An arm in a precision, over its seeds."""
 
     arm: str
     precision: str
-    runs: dict[int, Record]
 
     @property
     def stores(self) -> bool:
@@ -43,10 +41,6 @@ class PrecisionLine:
     @property
     def name(self) -> str:
         return f"{self.arm}, {self.precision}"
-
-    @property
-    def finished(self) -> dict[int, Record]:
-        return {seed: run for seed, run in self.runs.items() if run.status == "ok"}
 
     @property
     def arithmetic(self) -> str:
@@ -65,109 +59,93 @@ class PrecisionLine:
     @property
     def remarks(self) -> list[str]:
         """Return a remark per seed that failed or has a message."""
-        return [
-            f"seed {seed}: {one_line(f'{run.status}: {run.message}' if run.status != 'ok' else run.message)}"
-            for seed, run in sorted(self.runs.items())
-            if run.message
-        ]
+        runs = [(seed, run) for seed, run in sorted(self.runs.items()) if run and run.message]
+        words = [f"{run.status}: {run.message}" if run.status != "ok" else run.message for _, run in runs]
+        return [f"seed {seed}: {one_line(text)}" for (seed, _), text in zip(runs, words, strict=True)]
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """Return the method, an unusual start of the linear layers, and the rest of the variant.
+
+        >>> PrecisionLine(Metric("loss", "loss"), {}, "comera:spectral_lean", "fp32").parts
+        ('comera', 'spectral', 'lean')
+        """
+        method, _, variant = self.arm.partition(":")
+        start = next((start for start in STARTS if variant.startswith(start)), "")
+        return method, start, variant.removeprefix(start).removeprefix("_")
 
     @property
     def compared_with(self) -> tuple[str, str] | None:
         """Return the arm and the precision to compare with; None for FP32."""
         if self.stores or self.is_control:
-            method, start, _ = self._parts
-            return ":".join(filter(None, (method, start))), self.precision
+            return ":".join(filter(None, self.parts[:2])), self.precision
         return None if self.precision == FP32 else (self.arm, FP32)
 
     @property
     def is_control(self) -> bool:
         """Return whether rounding in FP32 is all that differs from the line to compare with."""
-        return self._parts[2] in REFORMED and self.precision == FP32
+        return self.parts[2] in REFORMED and self.precision == FP32
 
     @property
     def as_published(self) -> bool:
         """Return whether the cores start as published."""
-        return not self._parts[1]
-
-    @property
-    def _parts(self) -> tuple[str, str, str]:
-        """The arm's method, the start of its linear layers where that is not the usual one, and what else its variant
-        says."""
-        method, _, variant = self.arm.partition(":")
-        start = next((start for start in STARTS if variant.startswith(start)), "")
-        return method, start, variant.removeprefix(start).removeprefix("_")
-
-    def ends(self, metric: Metric) -> dict[int, Reached]:
-        """Return a metric at the end of its runs, by seed."""
-        leading = {seed: metric_of(run).name for seed, run in self.finished.items()}
-        return {
-            seed: curve_of(run)[-1] if leading[seed] == metric.name else reached(run.samples["curve"][-1], metric.name)
-            for seed, run in self.finished.items()
-        }
-
-    def reached(self, metric: Metric) -> Score | None:
-        ends = self.ends(metric)
-        return score(metric, ends) if ends else None
+        return not self.parts[1]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Precisions(Runs):
     """One page: a device, a dataset and a model."""
 
     lines: tuple[PrecisionLine, ...]
 
-    def less(self, line: PrecisionLine, metric: Metric) -> Score | None:
+    def less(self, line: PrecisionLine, metric: Metric | None = None) -> Score | None:
         """Return the paired difference to the line that one is compared with; None without that line."""
-        other = next((one for one in self.lines if (one.arm, one.precision) == line.compared_with), None)
-        return None if other is None else difference(metric, line.ends(metric), other.ends(metric))
+        found = (one for one in self.lines if (one.arm, one.precision) == line.compared_with)
+        return line.less(next(found, None), metric)
 
 
-def select(records: Sequence[Record]) -> list[Precisions]:
+#: The columns of a run.
+_RUN = ("arm", "precision", "seed")
+
+
+def select(records: Records) -> list[Precisions]:
     """Return a page per device, dataset and model; of runs of several lengths the longest."""
-    probes = newest_probes(records)
+    df = frame.of(records)
+    probes, trained = newest_probes(df), df[df["measure"] == "train"]
+    models: list[Any] = [_model(record) for record in trained["record"]]
+    trained = trained.assign(model=models, steps=[_steps(record) for record in trained["record"]])
     pages = []
-    for device, of_device in by_device([record for record in records if record.measure == "train"]):
-        by_page: dict[tuple[str, ...], list[Record]] = {}
-        for record in of_device:
-            by_page.setdefault(_page(record), []).append(record)
-        for words, here in sorted(by_page.items()):
+    for device, mine in frame.by_device(trained):
+        for words, here in frame.groups(mine, "model"):
             workload, dataset, *_ = words
-            steps = max(map(_steps, here))
-            runs = newest([one for one in here if _steps(one) == steps], lambda r: (r.arm, r.precision, r.seed))
-            found = sorted({(arm, precision) for arm, precision, _ in runs}, key=lambda k: (by_arm(k[0]), _place(k[1])))
-            lines = tuple(
-                PrecisionLine(
-                    arm, precision, {seed: run for (a, p, seed), run in runs.items() if (a, p) == (arm, precision)}
-                )
-                for arm, precision in found
-            )
-            shorter = sum(_steps(one) < steps for one in here)
-            left_out = (f"{shorter} run(s) of fewer than {steps:,} steps are left out.",) if shorter else ()
-            pages.append(
-                Precisions(
-                    **device,
-                    shown=oldest_first(runs.values()),
-                    place=", ".join(words),
-                    suffix=words,
-                    left_out=left_out,
-                    experiment=here[0].experiment,
-                    dataset=dataset,
-                    probe=probes.get((dataset, workload)),
-                    lines=lines,
-                )
-            )
+            steps = here["steps"].max()
+            runs = frame.newest(here[here["steps"] == steps], _RUN)
+            shorter = int((here["steps"] < steps).sum())
+            about: dict[str, Any] = {
+                **device,
+                "df": frame.oldest_first(runs),
+                "place": ", ".join(words),
+                "suffix": words,
+                "left_out": (f"{shorter} run(s) of fewer than {steps:,} steps are left out.",) if shorter else (),
+                "experiment": here["experiment"].iloc[0],
+                "dataset": dataset,
+                "probe": probes.get((dataset, workload)),
+            }
+            metric = Runs(**about).metric
+            lines = [
+                PrecisionLine(metric, dict(zip(some["seed"], some["record"], strict=True)), arm, precision)
+                for (arm, precision), some in frame.groups(runs, ["arm", "precision"])
+            ]
+            lines.sort(key=lambda line: (by_arm(line.arm), by_precision(line.precision)))
+            pages.append(Precisions(**about, lines=tuple(lines)))
     return pages
 
 
-def _page(record: Record) -> tuple[str, ...]:
+def _model(record: Record) -> tuple[str, ...]:
     """Return what all runs of a page share, as parts of its file names."""
-    model = workload_settings(record)
+    model = frame.settings_of(record, "workload_settings")
     size = [f"{model['layers']}x{model['width']}"] if {"layers", "width"} <= set(model) else []
     return record.workload, record.dataset, *size
-
-
-def _place(precision: str) -> int:
-    return PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS)
 
 
 def _steps(record: Record) -> int:

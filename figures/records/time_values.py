@@ -13,15 +13,7 @@ from bench.core.record import Record
 from bench.core.samples import disturbed_blocks
 from bench.core.times import rare_estimate_ms, step_means_ms, step_time_ms, steps_per_epoch
 from bench.core.vocabulary import MNLI_TRAIN_ROWS
-from figures.records.missing import Missing
-from figures.text import (
-    DISTURBED,
-    NOT_RECORDED,
-    UNPAIRED,
-    bounds,
-    pairing,
-    unpaired,
-)
+from figures.text import NOT_IN_GRID, NOT_RECORDED, bounds, pairing
 
 #: The paper's epoch: all of MNLI's training pairs.
 PAPER_EXAMPLES = MNLI_TRAIN_ROWS
@@ -29,17 +21,14 @@ PAPER_EXAMPLES = MNLI_TRAIN_ROWS
 Per = Literal["epoch", "step"]
 
 
-#: What a value of the validation metric is of, by workload, where that is no example: of records whose words lack it.
-_VALIDATED = {"code": "held-out file"}
-
-
 def workload_words(record: Record) -> Mapping[str, Any]:
-    """What figures call the record's model (``model``), what its batches are counted in (``example``), what a value of
-    the validation metric is of where that is no example (``validated``), and what an epoch is (``epoch``,
-    ``examples_per_epoch``).
+    """Return the names of a record's model and batches, and what an epoch is.
+
+    ``model`` names the model, ``example`` what batches are counted in, ``validated`` what a value of the metric is of
+    where that is no example; ``epoch`` is a sentence, ``examples_per_epoch`` a number or None.
     """
     default = {"model": record.workload, "epoch": "", "example": "example", "examples_per_epoch": None}
-    return {**default, "validated": _VALIDATED.get(record.workload, ""), **record.workload_words}
+    return {**default, "validated": "", **record.workload_words}
 
 
 @dataclass(frozen=True)
@@ -54,12 +43,12 @@ class Time:
     per: Per = "epoch"
 
 
-def time_of(record: Record, per: Per = "epoch") -> Time | None:
+def time_of(record: Record | None, per: Per = "epoch") -> Time | None:
     """Return the mean step, or epoch, of :mod:`bench.core.times` with its bounds; None where the cell has no time.
 
     Of a record without blocks, the column stands: its epoch time or its median step, without bounds.
     """
-    if record.status != "ok":
+    if record is None or record.status != "ok":
         return None
     factor = 1.0
     if per == "epoch":
@@ -79,8 +68,14 @@ def _times(estimate: Estimate, factor: float) -> Estimate:
     return replace(estimate, value=estimate.value * factor, low=low, high=high)
 
 
+def step_of(record: Record | None) -> Estimate | None:
+    """Return the time of a step in ms; None where there is none."""
+    time = time_of(record, "step")
+    return time.total if time else None
+
+
 def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate | None:
-    """Ratio of epoch times: paired by block where both were timed together, else unpaired; None without blocks."""
+    """Return the ratio of epoch times: paired by block where both were timed together; None without blocks."""
     if numerator is None or denominator is None or {numerator.status, denominator.status} != {"ok"}:
         return None
     above, below = step_means_ms(numerator), step_means_ms(denominator)
@@ -94,49 +89,42 @@ def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate
     return unpaired_ratio({n: ms * scale for n, ms in above.items()}, below)
 
 
-@dataclass(frozen=True)
-class TimeCell(Missing):
-    """Time of one cell, and its ratio to the reference's."""
-
-    time: Time | None = None
-    ratio: Estimate | None = None
-    disturbed: int = 0
-
-
-def time_cell(record: Record | None, reference: Record | None, older: str, per: Per = "epoch") -> TimeCell:
-    """The time in a record of the grid, if there is one, and its ratio to that of ``reference``, if there is one.
-
-    ``older`` is the mark of a record that older code made, or nothing.
-    """
+def time_status(record: Record | None, time: Time | None) -> str:
+    """Return why a cell has no time, or ``ok``."""
     if record is None:
-        return TimeCell(NOT_RECORDED)
-    time, ratio = time_of(record, per), time_ratio(record, reference)
-    if time is None:
-        return TimeCell("no time" if record.status == "ok" else record.status, record.message, older)
-    marks = older + UNPAIRED * unpaired(ratio) + DISTURBED * (time.total.blocks == 0)
-    return TimeCell("ok", record.message, marks, time, ratio, disturbed_blocks(record))
+        return NOT_RECORDED
+    return "ok" if time else "no time" if record.status == "ok" else record.status
 
 
-def time_fields(cell: TimeCell, per: Per, over: str, rare: bool = True) -> dict[str, Any]:
-    """Return the columns of a table on a time: epochs are in seconds, steps in ms; the ratio is ``over`` another arm.
+def time_columns(
+    record: Record | None,
+    reference: Record | None,
+    per: Per,
+    over: str,
+    *,
+    asked: bool = True,
+    rare: bool = True,
+) -> dict[str, Any]:
+    """Return the columns of a table on a time: epochs in seconds, steps in ms, the ratio ``over`` a reference.
 
     Args:
-        cell: what stands there.
+        record, reference: the cell, and what it is compared with.
         per: what the time is of.
-        over: the arm that ``cell.ratio`` is to.
+        over: the name of the reference.
+        asked: whether the grid has the cell.
         rare: whether the part in rare events has columns of its own.
     """
-    assert cell.time is None or cell.time.per == per, f"this time is not per {per}"
+    time = time_of(record, per) if asked else None
+    ratio = time_ratio(record, reference) if time else None
     name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
-    total, part = (cell.time.total, cell.time.rare) if cell.time else (None, None)
     return {
-        "time_status": cell.status or "not in the grid",
-        "time_message": cell.message,
-        **bounds(name, total),
-        **(bounds(rare_name, part) if rare else {}),
-        **bounds(f"time_over_{over}", cell.ratio),
-        "time_pairing": pairing(cell.ratio),
-        "launches": total and total.launches,
-        "blocks": total and total.blocks,
-        "disturbed_blocks": cell.disturbed if cell.time else None,
+        "time_status": time_status(record, time) if asked else NOT_IN_GRID,
+        "time_message": record.message if record and asked else "",
+        **bounds(name, time and time.total),
+        **(bounds(rare_name, time and time.rare) if rare else {}),
+        **bounds(f"time_over_{over}", ratio),
+        "time_pairing": pairing(ratio),
+        "launches": time and time.total.launches,
+        "blocks": time and time.total.blocks,
+        "disturbed_blocks": disturbed_blocks(record) if record and time else None,
     }

@@ -12,8 +12,9 @@ import numpy as np
 
 from bench.core.record import Record, RecordError
 from bench.core.samples import per_example, unpacked
+from figures.arms import COMERA, DENSE
+from figures.frame import settings_of
 from figures.records.metric import Metric, Reached
-from figures.records.select import COMERA, DENSE, config_of
 
 Ranks = Mapping[str, tuple[int, ...]]
 
@@ -68,6 +69,14 @@ class TrainingSlot:
             return f"{self.stage} {self.target:g}"
         return self.stage if self.target_mib is None else f"{self.stage} {self.target_mib:g} MiB"
 
+    def name(self, depth: int) -> str:
+        """Return the name on a page whose longest runs have so many stages."""
+        is_part = len(self.stages) < depth
+        arm = self.arm if self.ratio is None else f"{self.arm} {self.ratio:g}x"
+        if self.has_target or (is_part and self.arm.partition(":")[0] == COMERA):
+            return f"{arm}, {self.goal}"
+        return f"{arm}, {self.stage} stage alone" if is_part else arm
+
     @property
     def rank(self) -> tuple[Any, ...]:
         """Return the place: dense, its whole run first, then CoMERA from the largest to the smallest, then others."""
@@ -79,8 +88,7 @@ class TrainingSlot:
 
 def stages_of(record: Record) -> list[dict[str, Any]]:
     """Return the stages of the run's cell, which a failed run has as well; raises RecordError where it names none."""
-    training = config_of(record).get("training")
-    stages = training.get("stages") if isinstance(training, dict) else None
+    stages = settings_of(record, "training").get("stages")
     usable = isinstance(stages, list) and all(isinstance(s, dict) and {"name", "steps"} <= set(s) for s in stages)
     if not stages or not usable:
         raise RecordError(f"record {record.cell_id}: a training record needs training.stages in its config_json.")

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
+from figures.frame import settings_of
 from figures.page.facts import machines
 from figures.records import plans
-from figures.records.select import oldest_first, settings_of
 from figures.records.training import slot_of, stages_of
 from figures.text import OLDER
 
@@ -42,7 +42,7 @@ def _switch(records: Sequence[Record], column: str) -> str:
 
 
 def _setting(records: Sequence[Record], name: str) -> str:
-    """A setting of the clock, as the cells were resolved; empty where no record has it."""
+    """Return a setting of the clock, as the cells were resolved; empty where no record has it."""
     found = (settings_of(record, "timing_settings").get(name) for record in records)
     return " or ".join(f"{value:g}" for value in _distinct(one for one in found if isinstance(one, int | float)))
 
@@ -118,7 +118,7 @@ def _code(records: Sequence[Record]) -> str:
     """Which commits the records come from, and what is not quite theirs."""
     counts = Counter(record.git_commit for record in records)
     commits = ", ".join(f"{commit[:12]}" + f" ({n:,})" * (len(counts) > 1) for commit, n in counts.items())
-    newest = oldest_first(records)[-1].code_id
+    newest = max(records, key=lambda record: (record.recorded_at, record.cell_id)).code_id
     older, dirty = sum(record.code_id != newest for record in records), sum(record.git_dirty for record in records)
     parts = [f"commit{'s' * (len(counts) > 1)} {commits}"]
     if older:
@@ -151,7 +151,7 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
 
 
 def _cell(record: Record) -> tuple[str, str]:
-    """What the cell is one of, and which one it is."""
+    """Return what the cell is one of, and which one it is."""
     if record.measure == "plan":
         return "", plans.slot_of(record).text
     ratio = f" {record.ratio:g}x" if record.ratio is not None else ""

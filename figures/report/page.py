@@ -10,8 +10,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from bench.core.record import Record
+from figures import frame
 from figures.artifact import Artifact, Claims
+from figures.frame import Records
 from figures.ledger.judging import Entry, compared, fairness, judge, lines_of, rolled_up
 from figures.ledger.pages import COMPARED, HOW_FAR, ROLLED_UP
 from figures.page.drawn import Drawn
@@ -73,20 +74,22 @@ def _drawing(drawn: Drawn) -> dict[str, Any]:
 
 
 def _bears_on(name: str, artifact: Artifact[Any], entry: Entry, names: Sequence[str]) -> bool:
-    """Whether a claim is an artifact's: the ledger names it, or none of the page and the rule reads its own experiment,
-    which is its first; others may lend it records.
+    """Return whether a claim is an artifact's.
+
+    The ledger names the artifact; or it names none of the page, and the rule reads the artifact's first experiment.
     """
     if entry.claim.artifact in names:
         return entry.claim.artifact == name
     return artifact.experiments[0] in entry.experiments
 
 
-def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any]], claims: Claims) -> bytes:
-    """The page as HTML in UTF-8: the same records and claims give the same bytes.
+def page(records: Records, artifacts: Mapping[str, Artifact[Any]], claims: Claims) -> bytes:
+    """Return the page as HTML in UTF-8: the same records and claims give the same bytes.
 
     Raises RecordError for a record that cannot be drawn, LedgerError for a ledger that lacks a claim or a rule.
     """
-    entries = judge(records, claims)
+    df = frame.of(records)
+    entries = judge(df, claims)
     lines = [line for entry in entries for line in lines_of(entry)]
     environment = Environment(
         loader=PackageLoader("figures.report"),
@@ -100,13 +103,13 @@ def page(records: Sequence[Record], artifacts: Mapping[str, Artifact[Any]], clai
             "anchor": name,
             "artifact": artifact,
             "entries": [entry for entry in entries if _bears_on(name, artifact, entry, list(artifacts))],
-            "drawings": [_drawing(one) for one in artifact.render(records, claims)],
+            "drawings": [_drawing(one) for one in artifact.render(df, claims)],
         }
         for name, artifact in artifacts.items()
     ]
-    days = sorted(record.recorded_at[:10] for record in records)
-    made = f"{len(records):,} records of {' to '.join(dict.fromkeys((days[0], days[-1])))}"
-    origin = f"{made}, from {'; '.join(sorted({record.device for record in records}))}"
+    days = df["recorded_at"].str[:10]
+    made = f"{len(df):,} records of {' to '.join(dict.fromkeys((days.min(), days.max())))}"
+    origin = f"{made}, from {'; '.join(sorted(set(df['device'])))}"
     shown = {
         "title": TITLE,
         "origin": origin,

@@ -30,6 +30,7 @@ def as_version_1(content: dict[str, Any]) -> dict[str, Any]:
     """The content of a record's file as schema 1 had it."""
     old = {**content, "schema_version": 1, "samples": dict(content["samples"])}
     del old["workload_words"]
+    old["samples"].pop("reach", None)  # which the sentence of schema 1 had alone
     if old["measure"] == "allocator_peak":
         old["measure"] = "witness"
         old["config_json"] = old["config_json"].replace('"measure":"allocator_peak"', '"measure":"witness"')

@@ -191,7 +191,9 @@ def test_a_ratio_out_of_reach_is_recorded_as_unsupported_with_the_largest_within
     for arm in ("comera", "low_rank@size"):
         record = records[arm]
         assert (record.status, record.ratio) == ("unsupported", 1000.0)
-        largest = float(record.message.partition("the largest within reach is ")[2].split(",")[0])
+        [(side, largest)] = record.samples["reach"].items()
+        assert side == "largest"
+        assert f"the largest within reach is {largest:.6g}," in record.message
         for ratio, within in ((0.99 * largest, True), (1.1 * largest, False)):
             cell = a_cell(method=record.method, variant=record.variant, settings={"ratio": ratio})
             assert (bench.runner.sweep.cell_unsupported(cell, Data("synthetic")) is None) == within

@@ -16,7 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from comera import TTLinear, TTMEmbedding, balanced_modes, padded_modes, solve_modes, solve_table_modes, tensorize
 from comera.contraction import candidates
 from comera.contraction.planned import tt_linear
-from comera.modes import OutOfReach, bond_limits
+from comera.modes import bond_limits
+from comera.protocol import OutOfReach
 from comera.ratio.layer import LINEAR_ORDERS, linear_chains, table_chains
 from comera.ratio.rank_search import TOLERANCE, Chain, search
 

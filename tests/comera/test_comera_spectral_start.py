@@ -8,8 +8,7 @@ from torch import nn
 
 import comera
 from comera import BTT, TT, TTLinear
-from comera.modes import OutOfReach
-from comera.protocol import starts_at_zero
+from comera.protocol import OutOfReach, starts_at_zero
 from comera.ratio.blocks import solve_block_model
 
 

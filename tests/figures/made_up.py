@@ -199,7 +199,7 @@ def out_of_reach(ratio: float, limit: float) -> dict[str, Any]:
     return {
         "status": "unsupported",
         "message": f"ratio={ratio:g} is out of reach for what there is; {end}",
-        "samples": {},
+        "samples": {"reach": {"largest": limit}},
     }
 
 
@@ -370,6 +370,8 @@ def other_run(
         for number, value in enumerate(values, start=1)
     ]
     words = {"model": "click model", "epoch": "", "example": "click", "examples_per_epoch": None}
+    if columns.get("workload") == "code":
+        words["validated"] = "held-out file"
     about: dict[str, Any] = {
         "workload": "clicks",
         "dataset": "drawn",

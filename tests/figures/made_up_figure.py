@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from figures import frame
+from figures.arms import by_arm
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import REACHES, Rule
-from figures.columns import frame
 from figures.page.drawn import Caption
 from figures.page.layout import Page
-from figures.records.select import Selected, by_arm, newest, pages_by_device
 
 CLAIM = Claim("made-up-size", "made_up_sizes", "stored size of dense / comera", "", "value", 40.0, 40.0, "x", "stated")
 TOLERANCE = 1.0
@@ -26,21 +26,20 @@ CAPTION = """
 """
 
 
-def table(page: Selected) -> pd.DataFrame:
+def table(page: frame.Page) -> pd.DataFrame:
     """The newest record of each arm."""
-    chosen = newest(page.shown, lambda record: record.arm)
-    arms = sorted(chosen, key=by_arm)
-    return frame({"device": page.device, "arm": arm, "stored_mib": chosen[arm].stored_mib} for arm in arms)
+    chosen = frame.newest(page.df, ["arm"]).sort_values("arm", key=lambda arms: arms.map(by_arm))
+    return chosen[["device", "arm", "stored_mib"]]
 
 
-def draw(page: Selected, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+def draw(page: frame.Page, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     sheet = Page(caption.title, caption.facts, caption.notes)
     [[axes]] = sheet.panels(0, 0.2 * len(table))
     axes.barh(table["arm"], table["stored_mib"].fillna(0.0))
     return sheet.finish()
 
 
-def judged(claim: Claim, page: Selected, table: pd.DataFrame) -> Judgement:  # noqa: ARG001 - as every artifact
+def judged(claim: Claim, page: frame.Page, table: pd.DataFrame) -> Judgement:  # noqa: ARG001 - as every artifact
     sizes = dict(zip(table["arm"], table["stored_mib"], strict=True))
     above, below = sizes.get("dense"), sizes.get("comera")
     if not above or not below or claim.low is None:
@@ -55,7 +54,7 @@ ARTIFACT = Artifact(
     heading="Sizes, made up",
     summary="the stored size of every arm; an image per device",
     experiments=("made_up",),
-    select=pages_by_device,
+    select=frame.pages,
     table=table,
     caption=CAPTION,
     draw=draw,

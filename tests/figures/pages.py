@@ -14,11 +14,11 @@ from pathlib import Path
 import pandas as pd
 
 from bench.core.record import Record
+from figures import frame
 from figures.__main__ import main
 from figures.claims.claims import Verdict
 from figures.ledger.judging import claims_of, rules_of
 from figures.page.drawn import Drawn
-from figures.redraw import records_of
 from figures.registry import artifacts
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,8 @@ def table(name: str, records: Sequence[Record], *index: str) -> pd.DataFrame:
 def committed(name: str, experiment: str | None = None) -> tuple[Record, ...]:
     """The committed records that an artifact is made of."""
     artifact = ARTIFACTS[name] if experiment is None else ARTIFACTS[name].for_experiment(experiment)
-    return tuple(records_of(artifact, REFERENCE))
+    df = frame.load(REFERENCE, (*artifact.experiments, *artifact.lenders))
+    return tuple(artifact.of(df)["record"])
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from figures.columns import FORMATS, across, bounds_kinds, format_of, frame, left_columns, readable, unit_of
+from figures.columns import FORMATS, across, bounds_kinds, format_of, left_columns, readable, table_of, unit_of
 from figures.text import rounded, significant, to_markdown
 
 LINE = {"arm": "dense", "batch_size": 8, "time_status": "ok", "time_message": "", "step_time_ms": 44.0}
@@ -13,7 +13,7 @@ LINE = {"arm": "dense", "batch_size": 8, "time_status": "ok", "time_message": ""
 
 def written(**columns: object) -> dict[str, str]:
     """A line with these columns as people read it."""
-    [line] = readable(frame([{**LINE, **columns}])).to_dict("records")
+    [line] = readable(table_of([{**LINE, **columns}])).to_dict("records")
     return {str(heading): str(cell) for heading, cell in line.items()}
 
 
@@ -36,7 +36,7 @@ def test_a_number_has_three_digits_and_its_bounds_where_it_varies(columns: dict[
 )
 def test_a_cell_without_number_says_why(status: str, cell: str) -> None:
     lines = [{**LINE, "step_time_ms": None, "time_status": status}, LINE]
-    assert readable(frame(lines))["step, ms"][0] == cell
+    assert readable(table_of(lines))["step, ms"][0] == cell
 
 
 @pytest.mark.parametrize(("pairing", "cell"), [("paired", "4.40x"), ("unpaired", "4.40x ‡"), ("", "4.40x")])
@@ -46,14 +46,14 @@ def test_a_ratio_is_marked_where_its_sides_were_not_timed_together(pairing: str,
 
 def test_what_others_are_compared_with_is_one_and_older_code_marks_a_line_once() -> None:
     lines = [{**LINE, "arm": "comera", "time_over_comera": None}, {**LINE, "time_over_comera": 4.4}]
-    assert list(readable(frame(lines))["time / comera"]) == ["1", "4.40x"]
-    found = readable(frame([{**LINE, "older_code": True}, {**LINE, "older_code": False}]))
+    assert list(readable(table_of(lines))["time / comera"]) == ["1", "4.40x"]
+    found = readable(table_of([{**LINE, "older_code": True}, {**LINE, "older_code": False}]))
     assert list(found["arm"]) == ["dense †", "dense"]
     assert not any("†" in str(cell) for cell in found.drop(columns="arm").to_numpy().flat)
 
 
 def test_columns_without_any_value_are_left_out_unless_asked_for() -> None:
-    table = frame([{**LINE, "allocated_mib": None}])
+    table = table_of([{**LINE, "allocated_mib": None}])
     assert "allocated MiB" not in readable(table)
     assert list(readable(table, ["arm", "allocated_mib"]).iloc[0]) == ["dense", "-"]
 
@@ -62,7 +62,7 @@ def test_columns_without_any_value_are_left_out_unless_asked_for() -> None:
     ("seconds", "unit", "factor"), [(100.0, "seconds", 1.0), (200.0, "minutes", 1 / 60), (9e4, "hours", 1 / 3600)]
 )
 def test_the_unit_of_epochs_suits_the_longest(seconds: float, unit: str, factor: float) -> None:
-    table = frame([{**LINE, "epoch_time_s": one} for one in (seconds, seconds / 50)])
+    table = table_of([{**LINE, "epoch_time_s": one} for one in (seconds, seconds / 50)])
     assert unit_of(table, "epoch") == (unit, pytest.approx(factor))
     shown = readable(table)[f"epoch, {unit}"][0].replace(",", "")
     assert float(shown) == pytest.approx(seconds * factor, rel=0.01)
@@ -79,15 +79,15 @@ def test_the_unit_of_epochs_suits_the_longest(seconds: float, unit: str, factor:
 )
 def test_bounds_are_called_what_they_are(kind: str, launches: int, words: list[str]) -> None:
     line = {**LINE, "step_time_ms_low": 43.0, "step_time_ms_high": 45.0, "step_time_ms_bounds": kind}
-    assert bounds_kinds(frame([{**line, "launches": launches}])) == words
-    assert bounds_kinds(frame([{**line, "step_time_ms_high": 43.0, "launches": launches}])) == []
+    assert bounds_kinds(table_of([{**line, "launches": launches}])) == words
+    assert bounds_kinds(table_of([{**line, "step_time_ms_high": 43.0, "launches": launches}])) == []
 
 
 def test_a_table_across_has_a_line_per_arm_and_the_ratio_in_parentheses() -> None:
     ratio = {"time_over_comera": 4.4, "time_over_comera_low": 4.0, "time_over_comera_high": 5.0}
     lines = [{**LINE, **ratio}, {**LINE, "batch_size": 16, "step_time_ms": None, "time_status": "oom"}]
     lines += [{**LINE, "arm": "comera", "step_time_ms": 10.0}, {**LINE, "arm": "comera", "batch_size": 16}]
-    table = across(frame(lines), "arm", "batch_size", {"step_time_ms": "time_over_comera"})
+    table = across(table_of(lines), "arm", "batch_size", {"step_time_ms": "time_over_comera"})
     assert table.to_dict("records") == [
         {"arm": "dense", "step, ms, batch 8": "44.0 (4.40x)", "step, ms, batch 16": "oom"},
         {"arm": "comera", "step, ms, batch 8": "10.0", "step, ms, batch 16": "44.0"},

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 
 from figures.page import bars
+from figures.page.drawn import Caption
 from figures.page.layout import WIDTH, panel_page
 from figures.page.style import DPI, TIME_FILLS, house_style
 
@@ -53,7 +54,7 @@ def test_panels_have_their_height_and_nothing_overlaps(
 ) -> None:
     with house_style():
         handles = [Patch(label=f"entry {number}") for number in range(7)]
-        page, found = panel_page(title, LINES, rows, footnotes, 2.0, handles, 4)
+        page, found = panel_page(Caption(title, LINES, footnotes), rows, 2.0, handles, 4)
         axes = [one for line in found for one in line]
         for one in axes:
             one.set(xlabel="x", ylabel="a long label of an axis", ylim=(0, 1_000_000))

@@ -15,12 +15,16 @@ from matplotlib.ticker import LogLocator
 from bench.core.intervals import Estimate
 from bench.core.launches import paired_launches
 from bench.core.record import Record
+from figures import frame
+from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles
 from figures.artifact import Artifact
-from figures.columns import bounds_kinds, frame, time_column, unit_of
+from figures.artifacts.fig1 import CELL, among
+from figures.columns import bounds_kinds, lines_of, table_of, time_column, unit_of
+from figures.frame import Records
 from figures.page import bars, facts
 from figures.page.captions import beside
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes
+from figures.page.footnotes import Footnotes, has_failed
 from figures.page.layout import Page, legend
 from figures.page.style import (
     DENSE_STROKE,
@@ -28,29 +32,18 @@ from figures.page.style import (
     FAINT,
     STROKES,
     TIME_FILLS,
-    WHISKER,
     Fill,
     Stroke,
     note,
     number_axis,
     stroke_handle,
     whisker_handles,
+    whiskers,
 )
-from figures.records import cells, select
+from figures.records import cells
 from figures.records.cells import quotient
-from figures.records.missing import Missing
-from figures.records.select import (
-    COMERA,
-    DENSE,
-    RANK_RIVAL,
-    SIZE_RIVAL,
-    Toggles,
-    by_device,
-    method_settings,
-    model_setting,
-)
-from figures.records.time_values import time_cell, time_ratio
-from figures.text import NOT_ASKED, NOT_RECORDED, bounds, significant
+from figures.records.time_values import time_of, time_ratio, time_status
+from figures.text import NOT_ASKED, NOT_IN_GRID, NOT_RECORDED, bounds, significant
 
 EXPERIMENTS = ("activations", "activations_memory", "activations_time")
 
@@ -93,7 +86,7 @@ _WORDS = {"masks": "masks of dropout", AGAIN: "formed again in backward"}
 
 
 def plain_arm(arm: str) -> str:
-    """The arm without what it recomputes.
+    """Return the arm without what it recomputes.
 
     >>> [plain_arm(arm) for arm in ("comera:lean_block", "low_rank@rank:linear+checkpoint", "dense")]
     ['comera', 'low_rank@rank:linear', 'dense']
@@ -103,28 +96,35 @@ def plain_arm(arm: str) -> str:
 
 
 def by_arm(arm: str) -> tuple[int, str]:
-    """The place of an arm in drawing order."""
+    """Return the place of an arm in drawing order."""
     return ORDER.index(arm) if arm in ORDER else len(ORDER), arm
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ActivationsPage(cells.TimesAndMemory):
-    kept: Mapping[str, Record] = field(default_factory=dict)  # by arm
-    #: The same steps where freed memory goes back to the system, as is usual outside of this bench.
+    """Times and predictions, and what is kept.
+
+    Args:
+        kept: the records of what each arm keeps.
+        usual: the same steps where freed memory goes back to the system, as is usual outside of this bench.
+        records: all that were timed, shown or not.
+    """
+
+    kept: Mapping[str, Record] = field(default_factory=dict)
     usual: cells.TimesAndMemory | None = None
-    records: Sequence[Record] = ()  # all that were timed, shown or not
+    records: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
-    def own(self) -> Sequence[Record]:
-        return self.shown
+    def own(self) -> pd.DataFrame:
+        return self.df
 
     @property
     def arms(self) -> list[str]:
-        return sorted({record.arm for record in self.shown}, key=by_arm)
+        return sorted(set(self.df["arm"]), key=by_arm)
 
 
-def slower(times: cells.TimesAndMemory | None, arm: str, records: Sequence[Record]) -> dict[int, Estimate]:
-    """The time of an arm over that of the plain one it is a form of, by batch size.
+def slower(times: cells.TimesAndMemory | None, arm: str, records: pd.DataFrame) -> dict[int, Estimate]:
+    """Return the time of an arm over that of the plain one it is a form of, by batch size.
 
     The plain one is, of all ``records``, the newest that took turns with the arm: another day's would compare machines.
     """
@@ -132,12 +132,11 @@ def slower(times: cells.TimesAndMemory | None, arm: str, records: Sequence[Recor
     if times is None or arm == plain:
         return {}
     found: dict[int, Estimate | None] = {}
-    runs = {batch: run for (one, batch), run in times.timed.items() if one == arm}
-    for batch, run in sorted(runs.items()):
-        of_plain = [one for one in records if (one.arm, one.batch_size) == (plain, batch) and one.status == "ok"]
-        beside = [one for one in of_plain if paired_launches(run, one)]
-        reference = select.oldest_first(beside)[-1] if beside else times.timed.get((plain, batch))
-        found[batch] = time_ratio(run, reference)
+    of_plain = frame.oldest_first(records[(records["arm"] == plain) & (records["status"] == "ok")])
+    for batch, run in sorted((batch, run) for (one, batch), run in times.timed.items() if one == arm):
+        mine = of_plain.loc[of_plain["batch_size"] == batch, "record"]
+        beside = [one for one in mine if paired_launches(run, one)]
+        found[batch] = time_ratio(run, beside[-1] if beside else times.timed.get((plain, batch)))
     return {batch: ratio for batch, ratio in found.items() if ratio is not None}
 
 
@@ -153,50 +152,38 @@ def _largest(record: Record | None) -> list[dict[str, Any]]:
     return record.samples.get("largest", []) if record else []
 
 
-def _setting(record: Record) -> select.Setting:
-    return {**model_setting(record), "batch": record.batch_size, "predicted for": record.predicted_for}
+def _page(df: pd.DataFrame, toggles: Toggles, about: Mapping[str, Any]) -> ActivationsPage:
+    kept = df[(df["measure"] == "kept") & (df["precision"] == toggles.precision)]
+    what = "record(s) of kept tensors"
+    kept, of_kept = frame.narrow(kept, (*frame.MODEL, "batch_size", "predicted_for"), ["arm"], what)
+    given = among(df, toggles)
+    models = frame.settings(df, frame.MODEL)
+    alike = given[models[given.index] == models[kept.index[0]]] if len(kept) else given
+    if len(alike) < len(given):
+        of_kept.append(f"{len(given) - len(alike)} record(s) of another model are left out.")
+    page = cells.choose(alike, ActivationsPage, CELL, **about)
+    own = frame.own_settings(page.df, "arm", frame.METHOD)
+    kept, of_arms = frame.narrow_each(kept, "arm", frame.METHOD, ["arm"], f"{what} of {{}}", own)
+    of_kept += [*of_arms, *frame.repeats(kept, ["arm"], what)]
+    kept = frame.newest(kept, ["arm"])
+    shown = frame.oldest_first(pd.concat([page.df, kept]))
+    return replace(page, kept=frame.by_cell(kept, ["arm"]), df=shown, left_out=(*page.left_out, *of_kept))
 
 
-def _times(
-    records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles, into: type[cells.Page]
-) -> cells.Page:
-    """Times and predictions of a page by arm and batch."""
-    chosen = cells.Select(lambda one: (one.arm, one.batch_size))
-    return chosen(records, into, **device, place=toggles.precision, suffix=toggles.names)
-
-
-def _page(records: Sequence[Record], device: Mapping[str, Any], toggles: Toggles) -> ActivationsPage:
-    kept = [one for one in records if one.measure == "kept" and one.precision == toggles.precision]
-    kept, of_kept = select.narrow(kept, _setting, lambda one: one.arm, "record(s) of kept tensors")
-    among = toggles.among(records)
-    alike = [one for one in among if not kept or model_setting(one) == model_setting(kept[0])]
-    if len(alike) < len(among):
-        of_kept.append(f"{len(among) - len(alike)} record(s) of another model are left out.")
-    page = _times(alike, device, toggles, ActivationsPage)
-    own = {one.arm: method_settings(one) for one in page.shown}
-    per_arm = (lambda one: one.arm), method_settings, (lambda one: one.arm)
-    kept, of_arms = select.narrow_each(kept, *per_arm, "record(s) of kept tensors of {}", own)
-    of_kept += [*of_arms, *select.repeats(kept, lambda one: one.arm, "record(s) of kept tensors")]
-    newest = select.newest(kept, lambda one: one.arm)
-    shown = select.oldest_first([*page.shown, *newest.values()])
-    return replace(page, kept=newest, shown=shown, left_out=(*page.left_out, *of_kept))
-
-
-def select_pages(records: Sequence[Record]) -> list[ActivationsPage]:
-    """A selection per device and precision, of plain steps; lent records count for the arms of this figure's own."""
+def select(records: Records) -> list[ActivationsPage]:
+    """Return a page per device and precision, of plain steps; lent records count for the arms of this figure's own."""
     pages = []
-    for device, given in by_device(records):
-        arms = {one.arm for one in given if one.experiment not in LENDERS}
-        mine = [one for one in given if one.arm in arms]
-        usual, rest = list[Record](), list[Record]()
-        for one in mine:
-            (usual if select.timing_setting(one)["allocator"] == "system" else rest).append(one)
-        precisions = sorted({Toggles(one.precision) for one in rest}, key=lambda one: one.rank)
-        for toggles in precisions:
-            page = _page(rest, device, toggles)
-            of_usual = _times(toggles.among(usual), device, toggles, cells.TimesAndMemory)
-            pages.append(replace(page, usual=of_usual, records=toggles.among(mine)))
-    return [page for page in pages if page.shown]
+    for device, given in frame.by_device(records):
+        own = given[~given["experiment"].isin(LENDERS)]
+        df = given[given["arm"].isin(own["arm"])]
+        is_usual = frame.column(df, "timing.allocator") == "system"
+        usual, rest = df[is_usual], df[~is_usual]
+        for toggles in sorted({Toggles(one) for one in rest["precision"]}, key=lambda one: one.rank):
+            about = {**device, "place": toggles.precision, "suffix": toggles.names}
+            page = _page(rest, toggles, about)
+            of_usual = cells.choose(among(usual, toggles), cells.TimesAndMemory, CELL, **about)
+            pages.append(replace(page, usual=of_usual, records=among(df, toggles)))
+    return [page for page in pages if len(page.df)]
 
 
 #: Quantities of the table's lines.
@@ -214,11 +201,11 @@ def formed_again(page: ActivationsPage, arm: str) -> dict[str, float]:
     return {kind: size for kind, size in apart.items() if size > 0 and own}
 
 
-def _missing(page: ActivationsPage, arm: str) -> Missing:
-    """Return why there may be nothing of what an arm keeps."""
+def _status(page: ActivationsPage, arm: str) -> tuple[str, str, str]:
+    """Return status, message and marks of the record of what an arm keeps."""
     record = page.kept.get(arm)
     status, message = (record.status, record.message) if record else (NOT_RECORDED, "")
-    return Missing(status, message, page.older(record))
+    return status, message, page.older(record)
 
 
 def table(page: ActivationsPage) -> pd.DataFrame:
@@ -228,22 +215,22 @@ def table(page: ActivationsPage) -> pd.DataFrame:
     for arm, batch in sorted(cells_found, key=lambda cell: (by_arm(cell[0]), cell[1])):
         cell, dense = (arm, batch), (DENSE, batch)
         for target in cells.TARGETS:
-            peak = page.memory_cell(target, cell, dense, asked=False)
-            if peak.status:
-                lines.append(_line(cell, PEAK, target, "MiB", peak.status, peak.peak, peak.ratio))
+            peak = page.memory_columns(target, cell, dense, DENSE, asked=False)
+            status, size, over = (peak[f"{target}_{name}"] for name in ("status", "peak_mib", f"over_{DENSE}"))
+            if status != NOT_IN_GRID:
+                lines.append(_line(cell, PEAK, target, "MiB", status, size, over))
         if run := page.timed.get(cell):
-            below = page.timed.get(dense) if cell != dense else None
-            time = time_cell(run, below, "", page.per)
-            total, ratio = time.time and time.time.total, time.ratio.value if time.ratio else None
-            unit = {"epoch": "s", "step": "ms"}[page.per]
-            lines.append(_line(cell, f"time per {page.per}", "this device", unit, time.status, total, ratio))
-    return frame([{"device": page.device, **line} for line in lines], whole=("batch_size", "launches"))
+            time, ratio = time_of(run, page.per), time_ratio(run, page.timed.get(dense)) if cell != dense else None
+            unit, status = {"epoch": "s", "step": "ms"}[page.per], time_status(run, time)
+            total, name = time and time.total, f"time per {page.per}"
+            lines.append(_line(cell, name, "this device", unit, status, total, ratio.value if ratio else None))
+    return table_of([{"device": page.device, **line} for line in lines], whole=("batch_size", "launches"))
 
 
 def _lines_of_arm(page: ActivationsPage, arm: str) -> Iterator[dict[str, Any]]:
     """Return what an arm keeps and may keep, and how much longer it takes than the plain one."""
     record, dense = page.kept.get(arm), page.kept.get(DENSE) if arm != DENSE else None
-    here, status, own = (arm, _batch(page)), _missing(page, arm).status, kinds(record)
+    here, status, own = (arm, _batch(page)), _status(page, arm)[0], kinds(record)
     over = quotient(sum(own.values()), sum(kinds(dense).values()))
     yield _line(here, KEPT, ALL, "MiB", status, sum(own.values()) if own else None, over)
     outside = record.samples.get("kept", {}).get("outside_mib", {}) if record else {}
@@ -294,8 +281,8 @@ def shown(page: ActivationsPage, table: pd.DataFrame) -> pd.DataFrame:
         of[LARGEST].sort_values("of", kind="stable", key=lambda rooms: rooms.str.split().str[0].astype(float)),
         *(of[name].sort_values("batch_size", kind="stable") for name in (OVER_PLAIN, OVER_PLAIN + USUAL)),
     ]
-    found = {"arm": {arm: f"{arm} {_missing(page, arm).marks}".rstrip() for arm in page.arms}}
-    for line in bars.lines(pd.concat(ordered)):
+    found = {"arm": {arm: f"{arm} {_status(page, arm)[2]}".rstrip() for arm in page.arms}}
+    for line in lines_of(pd.concat(ordered)):
         value, over, batch, quantity = (line[name] for name in ("value", "over_dense", "batch_size", "quantity"))
         if quantity == KEPT:
             heading, text = "kept per block, MiB", significant(value) if pd.notna(value) else ""
@@ -305,7 +292,7 @@ def shown(page: ActivationsPage, table: pd.DataFrame) -> pd.DataFrame:
             heading = f"{OVER_PLAIN}, batch {batch}{quantity.removeprefix(OVER_PLAIN)}"
             text = f"{significant(value)}x"
         compared = f" ({significant(over)}x)" if pd.notna(over) else ""
-        found.setdefault(heading, {})[line["arm"]] = text + compared or _missing(page, line["arm"]).in_words
+        found.setdefault(heading, {})[line["arm"]] = text + compared or _status(page, line["arm"])[0]
     return pd.DataFrame(found, index=page.arms).fillna(NOT_ASKED).reset_index(drop=True)
 
 
@@ -317,7 +304,7 @@ def rooms(page: ActivationsPage) -> dict[float, float]:
 def about(page: ActivationsPage, table: pd.DataFrame) -> dict[str, Any]:
     """Return what a block is, what fits, which times there are, and what has no record of what it keeps."""
     samples = [record.samples["kept"] for record in page.kept.values() if "kept" in record.samples]
-    failed = [(arm, page.kept[arm]) for arm in page.arms if arm in page.kept and _missing(page, arm).failed]
+    failed = [(arm, page.kept[arm]) for arm in page.arms if arm in page.kept and has_failed(page.kept[arm].status)]
     return {
         "blocks": facts.span(one["blocks"] for one in samples),
         "alike": all(one["alike"] == one["blocks"] for one in samples),
@@ -336,7 +323,7 @@ def about(page: ActivationsPage, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _stroke(arm: str, others: Sequence[str]) -> Stroke:
-    """The method decides colour and marker, what it recomputes dashes and filling."""
+    """Return the look of an arm: the method decides colour and marker, what it recomputes dashes and filling."""
     plain = plain_arm(arm)
     base = _KNOWN.get(plain) or _SPARE[others.index(plain) % len(_SPARE)]
     mode = arm.removeprefix(plain)
@@ -352,8 +339,8 @@ def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Page, part: 
     target = "cuda" if len(of["cuda"]) else "cpu"
     others = sorted({plain_arm(arm) for arm in page.arms} - set(_KNOWN))
     strokes = {arm: _stroke(arm, others) for arm in page.arms}
-    whiskers = whisker_handles(bounds_kinds(timed, "value"))
-    handles = [*(stroke_handle(stroke, arm) for arm, stroke in strokes.items()), *whiskers]
+    handles = [stroke_handle(stroke, arm) for arm, stroke in strokes.items()]
+    handles += whisker_handles(bounds_kinds(timed, "value"))
     heading = "Peak memory" + " and time" * (len(timed) > 0) + " by batch size"
     legend(place.parts[part], handles, _LEGEND // (max(map(len, strokes)) + 7), heading, handlelength=3.2)
     [[peaks, *right]] = place.panels(part, 2.6, 1 + (len(timed) > 0))
@@ -369,8 +356,7 @@ def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Page, part: 
     for axes in right:
         unit, scale = unit_of(timed.rename(columns={"value": time_column(page.per)}), page.per)
         bounded = timed.dropna(subset=["value_low", "value_high"])
-        for peak, low, high in bounded[["value_peak", "value_low", "value_high"]].itertuples(index=False):
-            axes.plot([peak, peak], [low * scale, high * scale], **WHISKER)
+        whiskers(axes, bounded["value_peak"], bounded["value_low"] * scale, bounded["value_high"] * scale)
         x, y = f"predicted peak on a {_DEVICES[page.kind]}, MiB", f"time per {page.per} on this device, {unit}"
         scaled = timed.assign(value=timed["value"] * scale)[["arm", "value_peak", "value"]]
         _curves(axes, list(scaled.itertuples(index=False, name=None)), strokes, x, y)
@@ -379,7 +365,7 @@ def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Page, part: 
 def _curves(
     axes: Any, points: Sequence[tuple[str, float, float]], strokes: Mapping[str, Stroke], x: str, y: str
 ) -> None:
-    """A line per arm through its points, on logarithmic axes."""
+    """Draw a line per arm through its points, on logarithmic axes."""
     for arm, stroke in strokes.items():
         if mine := sorted((one, other) for name, one, other in points if name == arm):
             axes.plot(*zip(*mine, strict=True), **stroke.look, linewidth=1.1, markersize=4)
@@ -392,29 +378,26 @@ def _curves(
 
 
 def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> list[bars.Band]:
-    """What a block keeps, and the largest batches."""
+    """Return bands of what a block keeps, and of the largest batches."""
     kept, over = _values(table, KEPT), _values(table, KEPT, "over_dense")
     largest, largest_over = _values(table, LARGEST), _values(table, LARGEST, "over_dense")
     again = table[table["quantity"] == FORMED_AGAIN].groupby("arm")["value"].sum()
 
-    def label(text: str, ratio: float | None, marks: str = "") -> str:
-        compared = "" if ratio is None or pd.isna(ratio) else f"  {significant(ratio)}x"
-        return f"{text}{compared} {marks}".rstrip()
-
     def kept_bar(arm: str) -> bars.Bar:
         parts = [(kind, kept[arm, kind]) for kind in KINDS if (arm, kind) in kept]
         if not parts:
-            return bars.Bar(instead=footnotes.instead(_missing(page, arm)))
+            return bars.Bar(instead=footnotes.words(*_status(page, arm)))
         parts += [(AGAIN, again[arm])] if arm in again else []
-        marks = _missing(page, arm).marks
-        return bars.Bar(tuple(parts), label=label(significant(kept[arm, ALL]), over[arm, ALL], marks))
+        return bars.Bar(tuple(parts), label=bars.value_label(kept[arm, ALL], over[arm, ALL], _status(page, arm)[2]))
 
     def largest_bar(arm: str, room: str) -> bars.Bar:
         if (arm, room) not in largest:
             is_kept = not pd.isna(kept[arm, ALL])
-            return bars.Bar(instead=NOT_RECORDED if is_kept else footnotes.instead(_missing(page, arm)))
+            return bars.Bar(instead=NOT_RECORDED if is_kept else footnotes.words(*_status(page, arm)))
         fill, batch = "steps, CoMERA" if plain_arm(arm) == COMERA else "steps", largest[arm, room]
-        return bars.Bar(((fill, float(batch)),), label=label(f"{round(batch):,}", largest_over[arm, room]))
+        over_dense = largest_over[arm, room]
+        compared = "" if pd.isna(over_dense) else f"  {significant(over_dense)}x"
+        return bars.Bar(((fill, float(batch)),), label=f"{round(batch):,}{compared}")
 
     if not page.kept:
         return []
@@ -450,7 +433,7 @@ ARTIFACT = Artifact(
     lenders=LENDERS,
     made_by="make reproduce-activations",
     order=85,
-    select=select_pages,
+    select=select,
     table=table,
     shown=shown,
     about=about,

@@ -7,7 +7,7 @@ A narrower dense model of equal size is the rival of every format: what does not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,8 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from bench.core.record import Record
+from figures import frame
+from figures.arms import DENSE
 from figures.artifact import Artifact
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
+from figures.frame import Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
@@ -33,11 +36,11 @@ from figures.page.style import (
     number_axis,
     stroke_handle,
     strokes,
+    whiskers,
 )
-from figures.records.searches import REPORTED, SURE_SEEDS, Search, comparable, recipe_of, searches
-from figures.records.select import DENSE, Selected, by_device, oldest_first
+from figures.records.searches import REPORTED, SURE_SEEDS, Search, comparable, searches
 from figures.records.sizes import equal_size
-from figures.records.time_values import time_of, workload_words
+from figures.records.time_values import step_of, workload_words
 
 EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base")
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
@@ -57,28 +60,28 @@ COSTS = {
 _DOTTED: dict[str, Any] = {"color": FAINT, "linestyle": (0, (1, 1.5)), "linewidth": 1}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Formats(Selected):
-    """The searches of one experiment on one device."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Formats(frame.Page):
+    """The searches of one experiment on one device; ``probed`` has what simple models reach on the same data."""
 
     experiment: str
     found: tuple[Search, ...]
-    probed: Record | None = None  # what simple models reach on the same data
+    probed: Record | None = None
 
     @property
     def unit(self) -> str:
-        """The unit of the loss for choosing, which the reported one shares."""
+        """Return the unit of the loss for choosing, which the reported one shares."""
         return str([one for one in self.shown if one.measure == "train"][-1].metric.get("unit", ""))
 
     @property
     def probes(self) -> dict[str, float]:
-        """The reported loss of simple models by name."""
+        """Return the reported loss of simple models by name."""
         found = self.probed.samples["probes"] if self.probed else {}
         return {name: one["metrics"][REPORTED] for name, one in found.items() if REPORTED in one["metrics"]}
 
     @cached_property
     def ordered(self) -> list[Search]:
-        """The searches by optimizer, ratio and loss."""
+        """Return the searches by optimizer, ratio and loss."""
 
         def place(search: Search) -> tuple[int, float, float]:
             loss = math.inf if search.loss is None else search.loss
@@ -99,69 +102,61 @@ class Formats(Selected):
         return None if search.slot.arm == DENSE else found
 
 
-def select(records: Sequence[Record]) -> list[Formats]:
+def select(records: Records) -> list[Formats]:
     """Return a page for each experiment of each device that has trainings."""
     pages = []
-    for device, mine in by_device(records):
-        for experiment in EXPERIMENTS:
-            runs = [one for one in mine if one.experiment == experiment and one.measure == "train" and recipe_of(one)]
-            if not runs:
-                continue
+    for device, df in frame.by_device(records):
+        trained = df[(df["measure"] == "train") & frame.column(df, "training.recipe.optimizer").notna()]
+        for experiment, runs in frame.groups(trained[trained["experiment"].isin(EXPERIMENTS)], "experiment"):
             kept, left_out = comparable(runs, f"training(s) of {experiment}")
-            timed = [one for one in mine if one.experiment == f"{experiment}_time" and one.status == "ok"]
-            found = tuple(searches(kept, timed))
-            steps = [one.timed for one in found if one.timed]
-            of_data = [one for one in mine if one.measure == "probe" and one.data_hash == kept[-1].data_hash]
-            probed = oldest_first(of_data)[-1] if of_data else None
+            timed = df[(df["experiment"] == f"{experiment}_time") & (df["status"] == "ok")]
+            found = searches(list(kept["record"]), list(timed["record"]))
+            steps = timed[timed["cell_id"].isin([one.timed.cell_id for one in found if one.timed])]
+            of_data = df[(df["measure"] == "probe") & (df["data_hash"] == kept["data_hash"].iloc[-1])]
+            probed = frame.oldest_first(of_data).tail(1)
             place = experiment.removeprefix("formats_")
-            pages.append(
-                Formats(
-                    **device,
-                    shown=oldest_first([*kept, *steps, *([probed] if probed else [])]),
-                    left_out=tuple(left_out),
-                    place=place,
-                    suffix=(place,),
-                    experiment=experiment,
-                    found=found,
-                    probed=probed,
-                )
+            page = Formats(
+                **device,
+                df=frame.oldest_first(pd.concat([kept, steps, probed])),
+                left_out=tuple(left_out),
+                place=place,
+                suffix=(place,),
+                experiment=experiment,
+                found=tuple(found),
+                probed=probed["record"].iloc[0] if len(probed) else None,
             )
-    return pages
+            pages.append(page)
+    return sorted(pages, key=lambda page: (page.device, EXPERIMENTS.index(page.experiment)))
 
 
 def table(page: Formats) -> pd.DataFrame:
-    """A line per arm, optimizer and ratio, at the best of the rates that were tried."""
+    """Return a line per arm, optimizer and ratio, at the best of the rates that were tried."""
     lines = []
     for search in page.ordered:
-        run, time = search.run, time_of(search.timed, "step") if search.timed else None
         lines.append(
             {
                 "device": page.device,
                 "experiment": page.experiment,
-                "optimizer": search.slot.optimizer,
-                "ratio": search.slot.ratio,
-                "arm": search.slot.arm,
-                "parameters": run and run.parameters,
-                **search.loss_columns,
-                "training_s": search.training_s(time.total if time else None),
-                "peak_memory_predicted_mib": run and run.peak_memory_predicted_mib,
+                **search.columns("parameters"),
+                "training_s": search.training_s,
+                "peak_memory_predicted_mib": getattr(search.run, "peak_memory_predicted_mib", None),
                 "lr": search.best,
                 "at_edge": search.at_edge,
                 "rates": ", ".join(f"{rate:g}" for rate in search.tried),
                 "remarks": search.remarks,
             }
         )
-    return frame(lines, whole=("parameters",))
+    return table_of(lines, whole=("parameters",))
 
 
 def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
-    """The table with differences to both dense models, and the measured step."""
-    times = [time_of(one.timed, "step") if one.timed else None for one in page.ordered]
+    """Return the table with differences to both dense models, and the measured step."""
+    steps = [step_of(one.timed) for one in page.ordered]
     more: dict[str, Any] = {
         "optimizer": table["optimizer"].map(OPTIMIZERS),
         "less_narrow": [one.less(page.narrow(one)) for one in page.ordered],
         "less_dense": [one.less(page.dense(one)) for one in page.ordered],
-        "step_time_ms": [time and time.total.value for time in times],
+        "step_time_ms": [step and step.value for step in steps],
     }
     columns = ["optimizer", "arm", "ratio", "parameters", "test_loss", "less_narrow", "less_dense"]
     columns += ["step_time_ms", "peak_memory_predicted_mib", "lr"]
@@ -175,13 +170,12 @@ def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
         rival = page.narrow(search)
         if rival is None or rival is search or search.loss is None or rival.loss is None:
             continue
-        place = "below" if search.surely_below(rival) else "above" if rival.surely_below(search) else "apart"
         found = against.setdefault(OPTIMIZERS[search.slot.optimizer], {"above": [], "apart": [], "below": []})
-        found[place].append(search.slot.arm)
+        found[search.beside(rival)].append(search.slot.arm)
     return {"against": against, **training(page), "sure_seeds": SURE_SEEDS, "doubtful": doubtful(table)}
 
 
-def training(page: Selected) -> dict[str, Any]:
+def training(page: frame.Page) -> dict[str, Any]:
     """Return the first training of a page, and what its workload calls model and example."""
     first = next(one for one in page.shown if one.measure == "train")
     words = workload_words(first)
@@ -210,8 +204,7 @@ def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     handles.append(seeds_handle())
     costs = {column: words for column, words in COSTS.items() if table[column].gt(0).any()}
     grid = [[OPTIMIZERS[name]] * len(costs) for name in table["optimizer"].unique()]
-    foot = (*caption.of_picture, *caption.notes)
-    paper, panels = panel_page(caption.title, caption.facts, grid, foot, 2.7, handles, 5)
+    paper, panels = panel_page(caption, grid, 2.7, handles, 5)
     for (_, part), line in zip(table.groupby("optimizer", sort=False), panels, strict=True):
         for (cost, words), axes in zip(costs.items(), line, strict=True):
             _panel(axes, part[part[cost].gt(0) & part["test_loss"].notna()], cost, looks, page.probes)
@@ -249,8 +242,7 @@ def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], 
         if line.empty:
             continue
         axes.plot(line[cost], line["test_loss"], markersize=4.5, **stroke.look)
-        for place, low, high in line[[cost, "test_loss_low", "test_loss_high"]].itertuples(index=False):
-            axes.plot([place, place], [low, high], **WHISKER)
+        whiskers(axes, line[cost], line["test_loss_low"], line["test_loss_high"])
         if arm == DENSE:
             dense_line(axes, line["test_loss"].iloc[0])
     low, high = loss_limits(table, 0.08, 0.1)

@@ -20,24 +20,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bench.core.record import Record
+from figures import frame
+from figures.arms import DENSE
 from figures.artifact import Artifact
 from figures.artifacts.beyond.formats import OPTIMIZERS, dense_line, doubtful, loss_limits, seeds_handle, training
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
+from figures.frame import Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import DENSE_STROKE, INK, WHISKER
-from figures.records.searches import SURE_SEEDS, Search, comparable, recipe_of, searches
-from figures.records.select import (
-    DENSE,
-    Selected,
-    Setting,
-    by_device,
-    model_setting,
-    narrow,
-    oldest_first,
-    settings_of,
-)
+from figures.records.searches import SURE_SEEDS, Search, comparable, searches
 from figures.records.sizes import equal_size
 
 EXPERIMENTS = ("formats_decomposed", "formats_pruned")
@@ -56,7 +49,7 @@ class Origin:
     @classmethod
     def of(cls, record: Record) -> Origin:
         """Return the origin by the stages of a training."""
-        stages = settings_of(record, "training").get("stages", [])
+        stages = frame.settings_of(record, "training").get("stages", [])
         if stages and stages[0]["name"] == DENSE:
             return cls("decomposed", stages[0]["steps"])
         if record.size_target is not None:
@@ -70,15 +63,15 @@ class Origin:
         return "from scratch" if self.kind == "scratch" else f"pruned to {self.amount:g} of its cores"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origins(Selected):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Origins(frame.Page):
     """The trainings of one device, by origin."""
 
     found: tuple[tuple[Origin, Search], ...]
 
     @cached_property
     def ordered(self) -> list[tuple[Origin, Search]]:
-        """By optimizer and loss, of optimizers that something other than training from scratch was done under."""
+        """Return searches by optimizer and loss, of optimizers under which not all was trained from scratch."""
         order = list(OPTIMIZERS)
         mine = {search.slot.optimizer for origin, search in self.found if origin.kind != "scratch"}
 
@@ -102,78 +95,63 @@ class Origins(Selected):
         return None
 
 
-def _cell(record: Record) -> str:
-    return record.cell_id
+#: The columns of model, data and batch, which all trainings of a page share.
+_BED = (*frame.MODEL, "data_hash", "batch_size", "precision")
 
 
-def _bed(record: Record) -> Setting:
-    """Model, data and batch, which all trainings of a page share."""
-    return {
-        **model_setting(record),
-        "data": record.data_hash,
-        "batch": record.batch_size,
-        "precision": record.precision,
-    }
+def select(records: Records) -> list[Origins]:
+    """Return a page for each device that has trainings of these experiments.
 
-
-def select(records: Sequence[Record]) -> list[Origins]:
-    """Return a page for each device that has trainings of these experiments."""
+    They are compared by length and optimizer, with which the dense rate of a decomposed model goes.
+    """
     pages = []
-    for device, mine in by_device(records):
-        runs = [one for one in mine if one.measure == "train" and recipe_of(one)]
-        own = [one for one in runs if one.experiment in EXPERIMENTS]
-        if not own:
+    for device, df in frame.by_device(records):
+        optimizer = frame.column(df, "training.recipe.optimizer")
+        runs = df.assign(optimizer=optimizer, bed=frame.settings(df, _BED), train_steps=df["train_steps"].fillna(0))
+        runs = runs[(df["measure"] == "train") & optimizer.notna()]
+        own = runs[runs["experiment"].isin(EXPERIMENTS)]
+        if own.empty:
             continue
-        own, left_out = narrow(own, _bed, _cell, "training(s)")
-        bed = _bed(own[0])
-        from_scratch = [one for one in runs if one.experiment == SCRATCH and _bed(one) == bed]
-        found, shown = [], []
-        for origin in sorted({Origin.of(one) for one in own} | {Origin("scratch")}):
-            some = [one for one in (*own, *from_scratch) if Origin.of(one) == origin]
-            for group in _alike(some):
+        own, left_out = frame.narrow(own, _BED, ["cell_id"], "training(s)")
+        scratch = runs[(runs["experiment"] == SCRATCH) & (runs["bed"] == own["bed"].iloc[0])]
+        some = pd.concat([own, scratch])
+        some = some.assign(origin=[Origin.of(one) for one in some["record"]])
+        found, shown = list[tuple[Origin, Search]](), list[pd.DataFrame]()
+        for (origin, *_), group in frame.groups(some, ["origin", "train_steps", "optimizer"]):
+            if origin in {Origin("scratch"), *some.loc[own.index, "origin"]}:
                 kept, notes = comparable(group, f"training(s) {origin.words}")
-                found += [(origin, search) for search in searches(kept, ())]
-                shown += kept
+                found += [(origin, search) for search in searches(list(kept["record"]))]
+                shown.append(kept)
                 left_out += notes
-        pages.append(Origins(**device, shown=oldest_first(shown), left_out=tuple(left_out), found=tuple(found)))
+        df = frame.oldest_first(pd.concat(shown))
+        pages.append(Origins(**device, df=df, left_out=tuple(left_out), found=tuple(found)))
     return pages
 
 
-def _alike(records: Sequence[Record]) -> list[list[Record]]:
-    """Group trainings by length and by optimizer, with which the dense rate of a decomposed model goes."""
-    groups: dict[tuple[int, str], list[Record]] = {}
-    for one in records:
-        groups.setdefault((one.train_steps or 0, str(recipe_of(one)["optimizer"])), []).append(one)
-    return [groups[key] for key in sorted(groups)]
-
-
 def table(page: Origins) -> pd.DataFrame:
-    """A line per arm, optimizer and origin, at the best of the rates that were tried."""
+    """Return a line per arm, optimizer and origin, at the best of the rates that were tried."""
     lines = []
     for origin, search in page.ordered:
-        run = search.run
+        columns = search.columns("parameters", "train_steps")
+        named = {name: columns.pop(name) for name in ("optimizer", "ratio", "arm")}
         lines.append(
             {
                 "device": page.device,
-                "optimizer": search.slot.optimizer,
-                "ratio": search.slot.ratio,
-                "arm": search.slot.arm,
+                **named,
                 "origin": origin.kind,
                 "origin_amount": origin.amount or None,
-                "parameters": run and run.parameters,
-                "train_steps": run and run.train_steps,
-                **search.loss_columns,
+                **columns,
                 "lr": search.best,
                 "at_edge": search.at_edge,
                 "rates": len(search.tried),
                 "remarks": search.remarks,
             }
         )
-    return frame(lines, whole=("parameters", "train_steps"))
+    return table_of(lines, whole=("parameters", "train_steps"))
 
 
 def shown(page: Origins, table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the differences to the same arm from scratch."""
+    """Return the table with the differences to the same arm from scratch."""
     more: dict[str, Any] = {
         "optimizer": table["optimizer"].map(OPTIMIZERS),
         "origin": [origin.words for origin, _ in page.ordered],
@@ -189,8 +167,7 @@ def about(page: Origins, table: pd.DataFrame) -> dict[str, Any]:
     for origin, search in page.ordered:
         rival = page.scratch(origin, search)
         if origin.kind == "decomposed" and rival is not None:
-            place = "below" if search.surely_below(rival) else "above" if rival.surely_below(search) else "apart"
-            against[place].append(f"{search.slot.arm} ({OPTIMIZERS[search.slot.optimizer]})")
+            against[search.beside(rival)].append(f"{search.slot.arm} ({OPTIMIZERS[search.slot.optimizer]})")
     return {"against": against, **training(page), "sure_seeds": SURE_SEEDS, "doubtful": doubtful(table)}
 
 
@@ -208,8 +185,7 @@ def draw(page: Origins, table: pd.DataFrame, caption: Caption) -> Figure:  # noq
     handles.append(seeds_handle())
     parts = [part for _, part in table.groupby("optimizer", sort=False)]
     grid = [[OPTIMIZERS[name] for name in table["optimizer"].unique()]]
-    foot = (*caption.of_picture, *caption.notes)
-    paper, [panels] = panel_page(caption.title, caption.facts, grid, foot, 3.6, handles, 5)
+    paper, [panels] = panel_page(caption, grid, 3.6, handles, 5)
     for part, axes in zip(parts, panels, strict=True):
         _panel(axes, part.dropna(subset=["test_loss", "parameters"]))
     return paper.finish()

@@ -6,9 +6,8 @@ in turns, since trainings run beside each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -16,8 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
+from bench.core.intervals import Estimate
+from bench.core.record import Record
+from figures import frame
+from figures.arms import COMERA, DENSE, SIZE_RIVAL
 from figures.artifact import Artifact
-from figures.columns import Format, frame, lines_of, readable
+from figures.columns import Format, lines_of, readable, table_of
 from figures.page import facts, training
 from figures.page.captions import beside
 from figures.page.drawn import Caption
@@ -34,11 +37,11 @@ from figures.page.style import (
     strokes,
 )
 from figures.records.crossover import listed
-from figures.records.metric import Metric, Score
-from figures.records.missing import RatioLimit, limit_of
-from figures.records.select import COMERA, DENSE, SIZE_RIVAL
+from figures.records.metric import Metric
+from figures.records.reach import Reach, reach_of
 from figures.records.sizes import equal_size
 from figures.records.studies import PROBES, Study, StudyRow, studies
+from figures.records.time_values import step_of
 from figures.text import bounds
 
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.
@@ -58,32 +61,20 @@ SUPERSEDED = ("code_ratios", "code_ratios_long")
 TIMES = "code_ratios_time"
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """A cost of a model: a panel of the figure and a column of the table."""
 
     name: str  # in the CSV
     heading: str
     axis: str
-    of: Callable[[StudyRow], float | None]
 
 
-def _step_ms(row: StudyRow) -> float | None:
-    return row.step.value if row.step else None
-
-
-def _gflop(row: StudyRow) -> float | None:
-    flops = row.mean("flops_per_step")
-    return flops / 1e9 if flops else None
-
-
-SIZE = Cost("stored_mib", "total, MiB", "size of the stored model, MiB", lambda row: row.mean("stored_mib"))
-_PEAK = "peak_memory_predicted_mib"
+SIZE, WORK, STEP = "stored_mib", "gflop_per_step", "step_time_ms"
 COSTS = (
-    SIZE,
-    Cost("gflop_per_step", "GFLOP per step", "work of a training step, GFLOP", _gflop),
-    Cost(_PEAK, "peak MiB, predicted", "predicted peak memory of a step, MiB", lambda row: row.mean(_PEAK)),
-    Cost("step_time_ms", "step, ms", "time of a training step, ms", _step_ms),
+    Cost(SIZE, "total, MiB", "size of the stored model, MiB"),
+    Cost(WORK, "GFLOP per step", "work of a training step, GFLOP"),
+    Cost("peak_memory_predicted_mib", "peak MiB, predicted", "predicted peak memory of a step, MiB"),
+    Cost(STEP, "step, ms", "time of a training step, ms"),
 )
 
 
@@ -92,14 +83,14 @@ def _named(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(run=[row.name for row in study.rows])
 
 
-def points_of(metric: Metric, table: pd.DataFrame, cost: str = SIZE.name) -> pd.DataFrame:
+def points_of(metric: Metric, table: pd.DataFrame, cost: str = SIZE) -> pd.DataFrame:
     """Return the lines that have both a cost and the metric, the least cost first."""
     if not {cost, metric.name} <= {*table}:
         return table[:0]
     return table[(table[cost] > 0) & table[metric.name].notna()].sort_values(cost, kind="stable")
 
 
-def dominators(metric: Metric, points: pd.DataFrame, cost: str = SIZE.name) -> list[int | None]:
+def dominators(metric: Metric, points: pd.DataFrame, cost: str = SIZE) -> list[int | None]:
     """Return for each point the place of the best one that beats it; None where none does.
 
     A point beats another by value: better and no larger, or as good and smaller. Sizes within the tolerance of the
@@ -118,66 +109,65 @@ def dominators(metric: Metric, points: pd.DataFrame, cost: str = SIZE.name) -> l
     return found
 
 
-def front_of(metric: Metric, points: pd.DataFrame, cost: str = SIZE.name) -> pd.DataFrame:
-    """Return the points that none beats."""
-    return points[[other is None for other in dominators(metric, points, cost)]]
-
-
 def _method(arm: str) -> str:
     return arm.partition(":")[0]
 
 
-def _same_size(one: StudyRow, other: StudyRow) -> bool:
-    """Return whether two rows were trained from equally many parameters within 2 %."""
-    counts = [next((run.parameters for run in row.finished.values() if run.parameters), None) for row in (one, other)]
-    return equal_size(*counts)
+def _parameters(row: StudyRow) -> int | None:
+    """Return the parameters that a row was trained from."""
+    return next((run.parameters for run in row.finished.values() if run.parameters), None)
 
 
-def rival_of(row: StudyRow) -> StudyRow | None:
-    """Return low rank of the size of a row of CoMERA, in the same form."""
-    arm, ratio = row.slot.arm, row.slot.ratio
-    if _method(arm) != COMERA or ratio is None:
+def rival_of(study: Study, row: StudyRow) -> StudyRow | None:
+    """Return low rank of the size of a row of CoMERA within 2 %, at the same ratio and in the same form."""
+    slot = (SIZE_RIVAL + row.slot.arm.removeprefix(COMERA), row.slot.ratio)
+    if _method(row.slot.arm) != COMERA or row.slot.ratio is None:
         return None
-    other = SIZE_RIVAL + arm.removeprefix(COMERA)
-    found = next((one for one in row.study.rows if (one.slot.arm, one.slot.ratio) == (other, ratio)), None)
-    return found if found and _same_size(found, row) else None
+    found = next((one for one in study.rows if (one.slot.arm, one.slot.ratio) == slot), None)
+    return found if found and equal_size(_parameters(found), _parameters(row)) else None
 
 
-def less_low_rank(row: StudyRow) -> Score | None:
-    """Return the difference of CoMERA to low_rank at the same ratio, both in the same form."""
-    rival = rival_of(row)
-    return row.less(rival) if rival else None
-
-
-def limits_of(study: Study) -> dict[str, tuple[RatioLimit, list[float]]]:
+def limits_of(study: Study) -> dict[str, tuple[Reach, list[float]]]:
     """Return by arm the end of its ratios and those asked for that lie beyond."""
-    found: dict[str, tuple[RatioLimit, list[float]]] = {}
+    found: dict[str, tuple[Reach, list[float]]] = {}
     for row in study.rows:
-        messages = [run.message for run in row.runs.values() if run is not None]
-        limit = next(filter(None, map(limit_of, messages)), None)
-        if limit is not None and row.slot.ratio is not None:
-            found.setdefault(row.slot.arm, (limit, []))[1].append(row.slot.ratio)
+        reach = reach_of(*row.runs.values())
+        if reach is not None and row.slot.ratio is not None:
+            found.setdefault(row.slot.arm, (reach, []))[1].append(row.slot.ratio)
     return found
 
 
-def _known(rows: Sequence[StudyRow]) -> list[Cost]:
-    """Return size, and those costs that any model beside dense has, which are shown."""
-    return [SIZE, *(cost for cost in COSTS[1:] if any(cost.of(row) for row in rows if row.slot.arm != DENSE))]
+def timed_steps(study: Study, row: StudyRow) -> list[Record]:
+    """Return the records that time a step of an arm apart, on the study's model and batch."""
+    same = (*frame.MODEL, "batch_size", "precision")
+    own = frame.settings(study.df.head(1), same).iloc[0]
+    alike = study.timed[(frame.settings(study.timed, same) == own) & (study.timed["arm"] == row.slot.arm)]
+    return list(alike["record"] if row.slot.ratio is None else alike.loc[alike["ratio"] == row.slot.ratio, "record"])
+
+
+def _step(study: Study, row: StudyRow) -> Estimate | None:
+    """Return the time of a step in ms, the median of several."""
+    times = sorted((time for one in timed_steps(study, row) if (time := step_of(one))), key=lambda time: time.value)
+    return times[len(times) // 2] if times else None
 
 
 def table(study: Study) -> pd.DataFrame:
-    """Return a line per run: size, metric, costs, and the run that beats it at its size."""
-    metric, lines, costs = study.metric, [], _known(study.rows)[1:]
+    """Return a line per run: size, metric, costs that any model beside dense has, and the run that beats it."""
+    metric, lines = study.metric, []
     for row in study.rows:
+        rival, flops = rival_of(study, row), row.mean("flops_per_step")
         line = training.run_columns(study, row, ratio=row.slot.ratio, stage=row.slot.goal)
         line |= training.spread_columns(row, "stored_mib", "total_ratio")
-        line |= bounds(metric.name, row.score)
+        line |= bounds(metric.name, row.score())
         line |= bounds(training.less_column(metric, "dense"), row.less_dense)
-        line |= bounds(training.less_column(metric, "low_rank"), less_low_rank(row))
-        for cost in costs:
-            line |= bounds(cost.name, row.step) if cost is COSTS[-1] else {cost.name: cost.of(row)}
+        line |= bounds(training.less_column(metric, "low_rank"), row.less(rival))
+        line |= {WORK: flops and flops / 1e9, COSTS[2].name: row.mean(COSTS[2].name)}
+        line |= bounds(STEP, _step(study, row))
         lines.append({**line, "on_front": None, "dominated_by": "", "older_code": bool(row.mark)})
-    found = frame(lines)
+    found = table_of(lines)
+    others = found[found["arm"] != DENSE]
+    unknown = tuple(cost.name for cost in COSTS[1:] if not (others[cost.name].astype(float) > 0).any())
+    found = found.drop(columns=[name for name in found if unknown and str(name).startswith(unknown)])
     points = points_of(metric, _named(study, found))
     names = list(points["run"])
     for place, other in zip(points.index, dominators(metric, points), strict=True):
@@ -193,15 +183,15 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     more = {metric.name: training.metric_format(metric), "on_front": Format("on the front")}
     more |= {column: training.difference_format(metric, heading) for column, heading in less.items()}
     more |= {cost.name: Format(cost.heading, bare=True) for cost in COSTS[1:]}
-    costs = [cost.name for cost in _known(study.rows)[1:]]
+    costs = [cost.name for cost in COSTS[1:] if cost.name in table]
     columns = ["run", "stored_mib", "total_ratio", metric.name, *less, *costs, "on_front"]
     return readable(_named(study, table), columns, more)
 
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     """Return which runs do not surely beat guessing or the probe, and whose timed steps a busy machine lengthened."""
-    metric, scores = study.metric, {row.name: row.score for row in study.rows}
-    timed = {one.cell_id: one for row in study.rows for one in row.timed}
+    metric, scores = study.metric, {row.name: row.score() for row in study.rows}
+    timed = {one.cell_id: one for row in study.rows for one in timed_steps(study, row)}
     return {
         **training.about_study(study, table),
         "superseded": study.experiment in SUPERSEDED,
@@ -264,19 +254,19 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
         for arm in style
         if arm in drawn
     ]
-    handles += bounds_handles(row.score for row in study.rows)
+    handles += bounds_handles(row.score() for row in study.rows)
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if limits:
         handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=_LIMIT_DASHES, label="smallest within reach"))
-    costs = _known(study.rows)
+    costs = [cost for cost in COSTS if cost.name in table]
     grid = [["" for _ in costs[first : first + 2]] for first in range(0, len(costs), 2)]
-    foot = (*caption.of_picture, *caption.notes)
-    paper, panels = panel_page(caption.title, caption.facts, grid, foot, 3.4, handles, 6)
+    paper, panels = panel_page(caption, grid, 3.4, handles, 6)
     for cost, axes in zip(costs, [axes for line in panels for axes in line], strict=True):
         axes.set_xlabel(cost.axis, fontsize=8)
         axes.set_ylabel(metric.axis, fontsize=8)
         if drawn:
-            _panel(axes, metric, points_of(metric, named, cost.name), cost, style, forms, limits)
+            own = limits if cost.name == SIZE else []
+            _panel(axes, metric, points_of(metric, named, cost.name), cost.name, style, forms, own)
         else:
             training.nothing_finished(axes)
     return paper.finish()
@@ -286,17 +276,16 @@ def _panel(
     axes: Any,
     metric: Metric,
     points: pd.DataFrame,
-    cost: Cost,
+    cost: str,
     style: Mapping[str, Stroke],
     forms: Collection[str],
     limits: Sequence[tuple[float, str, str]],
 ) -> None:
-    """Draw the points and their front, and in the panel of sizes the smallest ones within reach."""
-    limits = limits if cost is SIZE else []
+    """Draw the points and their front, those that none beats, and the smallest sizes within reach."""
     spans = [training.span_of(point, metric.name) for point in lines_of(points)]
-    _scale(axes, [*points[cost.name], *(size for size, _, _ in limits)], spans)
-    front = front_of(metric, points, cost.name)
-    corners = list(zip(front[cost.name], front[metric.name], strict=True))
+    _scale(axes, [*points[cost], *(size for size, _, _ in limits)], spans)
+    front = points[[other is None for other in dominators(metric, points, cost)]]
+    corners = list(zip(front[cost], front[metric.name], strict=True))
     corners.append((axes.get_xlim()[1], corners[-1][1]))
     axes.step(*zip(*corners, strict=True), where="post", zorder=2, **_FRONT)
     for arm, stroke in style.items():
@@ -305,7 +294,7 @@ def _panel(
             shift = {COMERA: -3.0, DENSE: 0.0}.get(_method(arm), 3.0)
             named = not forms or arm in (COMERA, DENSE)  # the ratios of the others are the same, in the same order
             shift = _FARTHER * shift if arm in forms else shift
-            _draw_arm(axes, some, cost.name, metric.name, stroke, shift, named)
+            _draw_arm(axes, some, cost, metric.name, stroke, shift, named)
     for number, (size, arm, words) in enumerate(limits):
         axes.axvline(size, color=style[arm].colour, linewidth=1, linestyle=_LIMIT_DASHES, zorder=1)
         side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)

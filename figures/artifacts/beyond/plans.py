@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator
 
 from bench.core.intervals import Estimate, unpaired_ratio
 from figures.artifact import Artifact
-from figures.columns import frame
+from figures.columns import table_of
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
@@ -83,7 +83,7 @@ def _line(page: Grid, slot: PlannedLayer) -> tuple[dict[str, Any], Sequence[Meas
 
 
 def table(page: Grid) -> pd.DataFrame:
-    """A line per candidate of each shape of the grid that the records' own values span, recorded or not."""
+    """Return a line per candidate of each shape of the grid that the records' own values span, recorded or not."""
     slots, lines = page.records, []
     layers = sorted({(slot.in_features, slot.out_features) for slot in slots})
     sizes = [sorted({getattr(slot, name) for slot in slots}) for name in ("order", "ranks", "tokens")]
@@ -93,7 +93,7 @@ def table(page: Grid) -> pd.DataFrame:
             own = {f"plan_{name}": getattr(one, name, None) for name in ("name", "flops", "saved_mib", "largest_mib")}
             own |= {"plan_estimated_ms": one and one.estimated_ms, "plan_measured_ms": one and one.time}
             lines.append({**shared, **own, "plan_blocks": one and len(one.ms), "plan_message": one and one.message})
-    return frame(lines)
+    return table_of(lines)
 
 
 def shapes(table: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +114,7 @@ def fixed_plans(table: pd.DataFrame) -> dict[str, list[float]]:
 
 
 def shown(_: Grid, table: pd.DataFrame) -> pd.DataFrame:
-    """A line per layer, cores and ranks, a column per number of tokens: the chosen plan, and its time over the best."""
+    """Return a line per layer, cores and ranks, with chosen plan and time over the best by number of tokens."""
     lines: dict[tuple[str, str, str], dict[str, str]] = {}
     for one in shapes(table).to_dict("records"):
         measured = not pd.isna(one["chosen_over_best"])
@@ -215,7 +215,7 @@ def _width(stroke: Stroke) -> float:
 
 
 def _draw_curves(axes: Any, curves: Mapping[str, Sequence[float]], stroke_of: Mapping[str, Stroke]) -> None:
-    """The share of the shapes up to each ratio to the best."""
+    """Draw the share of the shapes up to each ratio to the best."""
     for name, ratios in curves.items():
         stroke = stroke_of[name]
         shown = [1.0, *(ratio for ratio in ratios if ratio <= _CURVE_END)]

@@ -4,8 +4,8 @@ A figure the paper lacks, so there is no verdict on a claim.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -14,13 +14,16 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from bench.core.record import Record
+from figures import frame
+from figures.arms import by_arm
 from figures.artifact import Artifact
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
+from figures.frame import Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
 from figures.page.style import FAINT, INK, stroke_handle, strokes
-from figures.records.select import Selected, by_arm, by_device, oldest_first
+from figures.text import one_line
 
 #: The experiments whose records have both peaks: ``prediction`` on any device, the timed ones on a GPU.
 EXPERIMENTS = ("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization")
@@ -33,48 +36,41 @@ _LINE = 0.26  # inches of a row
 _BAND = "#e9eef3"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictionPage(Selected):
-    """The records of one device that have both peaks, by batch size."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PredictionPage(frame.Page):
+    """The records of one device that have both peaks."""
 
-    checks: tuple[Record, ...]
+    @cached_property
+    def checks(self) -> list[Record]:
+        """Return the records by batch size."""
+        return list(self.df.sort_values(["batch_size", "experiment", "cell_id"])["record"])
 
     @property
     def limit(self) -> float:
         return TOLERANCE[self.kind]
 
 
-def _page(records: Sequence[Record], device: str) -> PredictionPage:
-    checks, toggled, failed = [], 0, set()
-    for record in records:
-        if record.status != "ok" or not record.peak_memory_predicted_mib or not record.peak_memory_allocated_mib:
-            if record.measure == "allocator_peak" and record.status != "ok":
-                message = " ".join(record.message.split()).rstrip(".")
-                failed.add(f"{record.arm}, batch {record.batch_size:,}: {record.status}, {message}")
-        elif record.compile or record.cuda_graph:
-            toggled += 1
-        else:
-            checks.append(record)
-    notes = [f"No check of {reason}." for reason in sorted(failed)]
-    if toggled:
-        notes.append(f"{toggled} record(s) of captured or compiled steps are left out: predictions are of plain ones.")
-    return PredictionPage(
-        device=device,
-        kind="cuda" if any(record.predicted_for == "cuda" for record in checks) else "cpu",
-        shown=oldest_first(checks),
-        left_out=tuple(notes),
-        checks=tuple(sorted(checks, key=lambda one: (one.batch_size, one.experiment, one.cell_id))),
-    )
-
-
-def select(records: Sequence[Record]) -> list[PredictionPage]:
+def select(records: Records) -> list[PredictionPage]:
     """Return a page per device that has measured peaks."""
-    pages = [_page(mine, device["device"]) for device, mine in by_device(records)]
-    return [page for page in pages if page.checks]
+    pages = []
+    for device, df in frame.by_device(records):
+        peaks = df[["peak_memory_predicted_mib", "peak_memory_allocated_mib"]]
+        both = (df["status"] == "ok") & (peaks.fillna(0.0) > 0).all(axis=1)
+        checks = df[both & ~df["compile"] & ~df["cuda_graph"]]
+        failed = df.loc[(df["measure"] == "allocator_peak") & (df["status"] != "ok"), "record"]
+        reasons = {f"{one.arm}, batch {one.batch_size:,}: {one.status}, {one_line(one.message)}" for one in failed}
+        notes = [f"No check of {reason}." for reason in sorted(reasons)]
+        if toggled := both.sum() - len(checks):
+            left_out = f"{toggled} record(s) of captured or compiled steps are left out"
+            notes.append(f"{left_out}: predictions are of plain ones.")
+        kind = "cuda" if (checks["predicted_for"] == "cuda").any() else "cpu"
+        shown = frame.oldest_first(checks)
+        pages.append(PredictionPage(device=device["device"], kind=kind, df=shown, left_out=tuple(notes)))
+    return [page for page in pages if len(page.df)]
 
 
 def table(page: PredictionPage) -> pd.DataFrame:
-    """A line per cell, in MiB; the predicted peak has cuBLAS's workspaces, where they were measured.
+    """Return a line per cell, in MiB; the predicted peak has cuBLAS's workspaces, where they were measured.
 
     The error is a share of the measured peak; below zero, too little was predicted.
     """
@@ -97,7 +93,7 @@ def table(page: PredictionPage) -> pd.DataFrame:
                 "cell_id": record.cell_id,
             }
         )
-    return frame(lines)
+    return table_of(lines)
 
 
 def by_workload(page: PredictionPage, table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
@@ -109,7 +105,7 @@ def by_workload(page: PredictionPage, table: pd.DataFrame) -> list[tuple[str, st
 
 
 def shown(page: PredictionPage, table: pd.DataFrame) -> pd.DataFrame:
-    """A line per arm and workload, with the distribution of its error."""
+    """Return a line per arm and workload, with the distribution of its error."""
     lines = []
     for workload, arm, part in by_workload(page, table):
         error = part["error"].round(4) + 0.0  # no error below zero is shown as -0.00 %
@@ -125,7 +121,7 @@ def shown(page: PredictionPage, table: pd.DataFrame) -> pd.DataFrame:
                 "within": f"{part['within'].sum()} of {len(part)}",
             }
         )
-    return readable(frame(lines))
+    return readable(table_of(lines))
 
 
 def about(page: PredictionPage, table: pd.DataFrame) -> dict[str, Any]:

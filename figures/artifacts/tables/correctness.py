@@ -6,11 +6,12 @@ from typing import Any
 import pandas as pd
 
 from bench.core.record import Record
+from figures.arms import ARMS
 from figures.artifact import Artifact
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
+from figures.frame import Page, pages, settings_of
 from figures.page.captions import beside
 from figures.page.facts import reasons
-from figures.records.select import ARMS, Selected, method_settings, pages_by_device, workload_settings
 
 _WORKLOADS = ("linear", "lookup", "encoder")
 _PRECISIONS = ("fp32", "tf32", "bf16")
@@ -20,7 +21,7 @@ _PASSED: Mapping[bool | None, str] = {True: "yes", False: "no", None: ""}
 
 def _what(record: Record) -> str:
     """Name a layer, a look-up, or the steps of an arm."""
-    settings, sizes = method_settings(record), workload_settings(record)
+    settings, sizes = settings_of(record, "method_settings"), settings_of(record, "workload_settings")
     if record.workload == "linear":
         return f"layer, {sizes.get('in_features')} to {sizes.get('out_features')}"
     if record.workload == "lookup":
@@ -35,8 +36,8 @@ def _place(record: Record) -> tuple[int, int, str, int]:
     return workload, arm, _what(record), precision
 
 
-def table(page: Selected) -> pd.DataFrame:
-    """A line per check; ``passed`` is empty where it has no meaning on the device. A cell without checks has one."""
+def table(page: Page) -> pd.DataFrame:
+    """Return a line per check, ``passed`` empty where it has no meaning on the device; one per cell without checks."""
     lines = []
     for record in sorted(page.shown, key=_place):
         checks: Sequence[Mapping[str, Any]] = record.samples.get("checks") or ({},)
@@ -55,11 +56,11 @@ def table(page: Selected) -> pd.DataFrame:
                     "cell_id": record.cell_id,
                 }
             )
-    return frame(lines)
+    return table_of(lines)
 
 
-def shown(page: Selected, table: pd.DataFrame) -> pd.DataFrame:
-    """A line per cell: how many checks passed, and that which used most of what it is allowed."""
+def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per cell: how many checks passed, and that which used most of what it is allowed."""
     lines: list[dict[str, Any]] = []
     for cell, part in table.groupby("cell_id", sort=False):
         judged = part[part["passed"] != ""]
@@ -77,7 +78,7 @@ def shown(page: Selected, table: pd.DataFrame) -> pd.DataFrame:
     return readable(pd.DataFrame(lines, columns=[*columns, "status", "older_code"]), columns)
 
 
-def about(_: Selected, table: pd.DataFrame) -> dict[str, Any]:
+def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return how many checks of how many cells passed, those that failed, and what was not checked for which reason."""
     without, unjudged = table["check"] == "", table["passed"] == ""
     return {
@@ -92,7 +93,7 @@ def about(_: Selected, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-ARTIFACT: Artifact[Selected] = Artifact(
+ARTIFACT: Artifact[Page] = Artifact(
     name="table_correctness",
     heading="Correctness on the device",
     summary="layers, look-ups and steps on a device against float64 on a CPU: errors and what was allowed; "
@@ -100,7 +101,7 @@ ARTIFACT: Artifact[Selected] = Artifact(
     experiments=("correctness",),
     measure="check",
     order=90,
-    select=pages_by_device,
+    select=pages,
     table=table,
     shown=shown,
     about=about,

@@ -8,17 +8,15 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record
+from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
 from figures.page import training
 from figures.page.captions import beside
-from figures.records.metric import Metric, Reached, Score, difference, score
-from figures.records.select import COMERA, DENSE
+from figures.records.metric import Metric
 from figures.records.studies import Study, StudyRow, studies
-from figures.records.training import reached
 from figures.text import bounds
 
 #: The claims' experiment, whose records serve Fig. 9 as well.
@@ -41,26 +39,6 @@ SEEDS_NEEDED = 3
 SLIGHTLY = 0.01
 
 
-def _ends(row: StudyRow, name: str) -> dict[int, Reached]:
-    """Return a metric at the end of a row's finished runs, by seed."""
-    return {seed: reached(_last(run), name) for seed, run in row.finished.items()}
-
-
-def _last(run: Record) -> dict[str, object]:
-    curve: list[dict[str, object]] = run.samples["curve"]
-    return curve[-1]
-
-
-def found(row: StudyRow, metric: Metric) -> Score | None:
-    """Return a metric of a row over its seeds; None without a finished run."""
-    return score(metric, ends) if (ends := _ends(row, metric.name)) else None
-
-
-def apart(row: StudyRow, other: StudyRow | None, metric: Metric) -> Score | None:
-    """Return the paired difference of a row to another in a metric; None where no seed has both."""
-    return None if other is None else difference(metric, _ends(row, metric.name), _ends(other, metric.name))
-
-
 def _row_of(study: Study, arm: str) -> StudyRow | None:
     return next((row for row in study.rows if row.slot.arm == arm and row.finished), None)
 
@@ -71,12 +49,12 @@ def table(study: Study) -> pd.DataFrame:
     for row in study.rows:
         line = training.run_columns(study, row, ratio=row.slot.ratio)
         for metric in METRICS:
-            line |= bounds(metric.name, found(row, metric))
+            line |= bounds(metric.name, row.score(metric))
         for metric in (NCE, AUC):
-            line |= bounds(f"{metric.name}_less_sparse", apart(row, rival, metric))
+            line |= bounds(f"{metric.name}_less_sparse", row.less(rival, metric))
         line |= training.spread_columns(row, "stored_mib", "total_ratio")
         lines.append({**line, "older_code": bool(row.mark)})
-    return frame(lines)
+    return table_of(lines)
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
@@ -96,9 +74,9 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def about_log(study: Study) -> dict[str, Any]:
     """Return whether a click log is synthetic, and what the teacher reaches that drew the clicks of such a one."""
-    ends = [_last(run)["metrics"] for run in study.finished_runs]
+    ends = [run.samples["curve"][-1]["metrics"] for run in study.finished_runs]
     teacher = {}
-    if ends and isinstance(ends[0], dict) and "teacher_auc" in ends[0]:
+    if ends and "teacher_auc" in ends[0]:
         teacher = {"nce": ends[0]["teacher_nce"], "auc": ends[0]["teacher_auc"]}
     return {"synthetic": study.dataset.startswith("synthetic"), "teacher": teacher}
 
@@ -123,10 +101,10 @@ def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) ->
 
     def judge(_: Claim, study: Study, __: object) -> Judgement:
         ours, dense = _row_of(study, COMERA), _row_of(study, DENSE)
-        less = apart(ours, dense, metric) if ours else None
+        less = ours.less(dense, metric) if ours else None
         if less is None or ours is None or dense is None:
             return Judgement("not tested here", "No pair of runs of comera and dense with one seed.")
-        mine, theirs = found(ours, metric), found(dense, metric)
+        mine, theirs = ours.score(metric), dense.score(metric)
         heading = f"{metric.text} on {study.dataset}, {less.seeds_text}, comera / dense / comera less dense"
         numbers = (Finding(heading, f"{mine} / {theirs} / {less.text(sign=True)}"),)
         if why := _undecided(study, less.seeds):

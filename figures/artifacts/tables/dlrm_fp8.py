@@ -4,16 +4,16 @@ from typing import Any
 
 import pandas as pd
 
+from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.artifacts import fig14
 from figures.artifacts.tables.dlrm import ACCURACY, AUC, MARGINS, NCE, SEEDS_NEEDED
 from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
-from figures.columns import frame
+from figures.columns import table_of
 from figures.page.captions import beside
 from figures.page.training import difference_format, metric_format
 from figures.records.precisions import Precisions, select
-from figures.records.select import COMERA
 from figures.text import bounds
 
 
@@ -23,11 +23,11 @@ def table(page: Precisions) -> pd.DataFrame:
     for line in page.lines:
         cells = fig14.precision_columns(page, line)
         for metric in (NCE, ACCURACY, AUC):
-            cells |= bounds(metric.name, line.reached(metric))
+            cells |= bounds(metric.name, line.score(metric))
         for metric in (NCE, ACCURACY):
             cells |= bounds(f"{metric.name}_less_fp32", page.less(line, metric))
         lines.append({**cells, "remarks": "; ".join(line.remarks)})
-    return frame(lines)
+    return table_of(lines)
 
 
 def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
@@ -38,7 +38,7 @@ def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
-    """Equal is at most the margin of accuracy below FP32, with both bounds."""
+    """Judge whether both bounds lie at most the margin of accuracy below FP32."""
     line = next((line for line in page.lines if (line.arm, line.precision) == (COMERA, "fp8")), None)
     less = page.less(line, ACCURACY) if line else None
     if less is None:

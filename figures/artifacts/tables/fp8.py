@@ -10,15 +10,16 @@ import pandas as pd
 
 from bench.core.intervals import mean_estimate
 from bench.core.record import Record
+from figures.arms import COMERA, DENSE, PRECISIONS
 from figures.artifact import Artifact
 from figures.artifacts.tables.products import gain
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
-from figures.columns import across, frame, readable
+from figures.columns import across, readable, table_of
+from figures.frame import Page, pages, settings_of
 from figures.page.captions import beside
 from figures.page.facts import reasons
-from figures.records.select import COMERA, DENSE, PRECISIONS, Selected, pages_by_device, workload_settings
 from figures.text import bounds
 
 #: Forms of the rooflines that nothing was computed in: they say what storage would give.
@@ -37,7 +38,7 @@ _PAPER_ROWS = 10_000
 
 
 def _shape(record: Record) -> tuple[int, int, int]:
-    sizes = workload_settings(record)
+    sizes = settings_of(record, "workload_settings")
     return record.batch_size, sizes["in_features"], sizes["out_features"]
 
 
@@ -47,8 +48,8 @@ def _least_ms(roofline: dict[str, Any], gpu: str) -> float | None:
     return None if found is None else max(found["operations_ms"], found["traffic_ms"])
 
 
-def table(page: Selected) -> pd.DataFrame:
-    """A line per layer, arm and form, by layer, dense before tensorized, from the most exact form to the least."""
+def table(page: Page) -> pd.DataFrame:
+    """Return a line per layer, arm and form, dense before tensorized, from the most exact form to the least."""
     lines = []
     for record in sorted(page.shown, key=lambda one: (_shape(one), one.arm != DENSE, one.arm)):
         measured = {one["name"]: one for one in record.samples.get("precisions", ())}
@@ -76,11 +77,11 @@ def table(page: Selected) -> pd.DataFrame:
                     **{f"{gpu}_least_ms": _least_ms(roofline, gpu) for gpu in GPUS},
                 }
             )
-    return frame(lines)
+    return table_of(lines)
 
 
-def shown(page: Selected, table: pd.DataFrame) -> pd.DataFrame:
-    """A line per layer and arm: the error in each form, and its time, or the least that an H100 would take."""
+def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per layer and arm: the error in each form, and its time, or the least that an H100 would take."""
     sizes = table[["rows", "in_features", "out_features"]].map("{:,}".format)
     layer = sizes["rows"] + " x " + sizes["in_features"] + " to " + sizes["out_features"] + ", " + table["arm"]
     table = table.assign(layer=layer, older_code=table["cell_id"].isin(page.older_code))
@@ -90,7 +91,7 @@ def shown(page: Selected, table: pd.DataFrame) -> pd.DataFrame:
     return across(table, "layer", "form", {"error": "", **timed})
 
 
-def about(_: Selected, table: pd.DataFrame) -> dict[str, Any]:
+def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return what FP8 can gain over BF16 by the rooflines, whether anything was timed, and what did not run."""
     gains = []
     for arm in (DENSE, COMERA):
@@ -110,7 +111,7 @@ def about(_: Selected, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def judge(_: Claim, page: Selected, table: pd.DataFrame) -> Judgement:
+def judge(_: Claim, page: Page, table: pd.DataFrame) -> Judgement:
     """Judge whether FP8's gain over FP32 in time grows from the first of the paper's shapes to the second."""
     own = table[(table["arm"] == COMERA) & (table["form"] == "fp8") & (table["rows"] == _PAPER_ROWS)]
     timed = own.dropna(subset="gain_over_fp32").sort_values(["in_features", "out_features"])
@@ -129,7 +130,7 @@ def judge(_: Claim, page: Selected, table: pd.DataFrame) -> Judgement:
     return Judgement("partly", "The gains of the two shapes are not surely apart.", found)
 
 
-ARTIFACT: Artifact[Selected] = Artifact(
+ARTIFACT: Artifact[Page] = Artifact(
     name="table_fp8",
     heading="FP8 and BF16 by shape",
     summary="error, bytes and least times of a linear layer in every precision; a table per device",
@@ -137,7 +138,7 @@ ARTIFACT: Artifact[Selected] = Artifact(
     measure="fp8",
     made_by="make reproduce-table-fp8",
     order=145,
-    select=pages_by_device,
+    select=pages,
     table=table,
     shown=shown,
     about=about,

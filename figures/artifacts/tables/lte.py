@@ -3,7 +3,7 @@
 from typing import Any
 
 from figures.artifact import Artifact
-from figures.artifacts.tables.search import about, shown, table, tries_of
+from figures.artifacts.tables.search import about, shown, slots_of, table
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
@@ -14,10 +14,10 @@ LTE = "lte"
 
 
 def judge(_: Claim, search: Runs, __: Any) -> Judgement:
-    """LTE converges where it surely beats guessing; a probe is what it then has to beat to be of use."""
+    """Judge whether LTE surely beats guessing; a probe is what it then has to beat to be of use."""
     metric = search.metric
-    tries = tries_of(search)
-    scores = [(one.settings_text, one.score) for one in tries if one.run.arm == LTE and one.score]
+    tries = [one for tried in slots_of(search) if tried.slot.arm == LTE for one in tried.tries]
+    scores = [(one.text, one.score) for one in tries if one.score]
     found = [Finding(f"lte, {settings}, {search.dataset}", score.text(unit=True)) for settings, score in scores]
     if not scores or metric.guess is None:
         return Judgement("not tested here", "No run of LTE has finished.")

@@ -7,7 +7,7 @@ import pandas as pd
 from figures.artifact import Artifact
 from figures.claims.claims import read_claims
 from figures.claims.training import CLAIMED, CLAIMED_DATASET, MARGIN, MNLI
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
 from figures.page import training
 from figures.page.captions import beside
 from figures.records.studies import Study, StudyRow
@@ -32,7 +32,7 @@ def table(study: Study) -> pd.DataFrame:
                 **training.run_columns(
                     study, row, stage=slot.stage, target_ratio=slot.target, target_mib=slot.target_mib
                 ),
-                **bounds(metric.name, row.score),
+                **bounds(metric.name, row.score()),
                 **bounds(f"dense_{metric.name}_then", row.dense_score),
                 **bounds(training.less_column(metric, "dense"), row.less_dense),
                 **training.spread_columns(row, "stored_mib", "total_ratio", "tensorized_mib", "tensorized_ratio"),
@@ -42,7 +42,7 @@ def table(study: Study) -> pd.DataFrame:
                 "older_code": bool(row.mark),
             }
         )
-    return frame(lines)
+    return table_of(lines)
 
 
 def _published(row: StudyRow, quantity: str) -> str:

@@ -8,10 +8,10 @@ import pandas as pd
 from bench.core.intervals import Estimate, mean_estimate, paired_ratio
 from bench.core.record import Record
 from figures.artifact import Artifact
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
+from figures.frame import Page, pages, settings_of
 from figures.page.captions import beside
 from figures.page.facts import reasons
-from figures.records.select import Selected, pages_by_device, workload_settings
 from figures.text import bounds
 
 #: Kinds of product from the most exact to the least, as the records name them.
@@ -32,7 +32,7 @@ def gain(times: Times, name: str, over: str) -> Estimate | None:
 
 
 def _shape(record: Record) -> tuple[int, int]:
-    sizes = workload_settings(record)
+    sizes = settings_of(record, "workload_settings")
     return sizes["in_features"], sizes["out_features"]
 
 
@@ -42,8 +42,8 @@ def _place(record: Record) -> tuple[Any, ...]:
     return -min(shape), -max(shape), shape, record.batch_size
 
 
-def table(page: Selected) -> pd.DataFrame:
-    """A line per layer, number of rows and kind of product."""
+def table(page: Page) -> pd.DataFrame:
+    """Return a line per layer, number of rows and kind of product."""
     lines = []
     for record in sorted(page.shown, key=_place):
         products = {one["name"]: one for one in record.samples.get("products", ())}
@@ -67,33 +67,33 @@ def table(page: Selected) -> pd.DataFrame:
                     "cell_id": record.cell_id,
                 }
             )
-    return frame(lines)
+    return table_of(lines)
 
 
-def _named(page: Selected, table: pd.DataFrame) -> pd.DataFrame:
+def _named(page: Page, table: pd.DataFrame) -> pd.DataFrame:
     layer = table["in_features"].astype(str) + " to " + table["out_features"].astype(str)
     return table.assign(layer=layer, older_code=table["cell_id"].isin(page.older_code))
 
 
-def shown(page: Selected, table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the layer in one column."""
+def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the layer in one column."""
     columns = ["layer", "rows", "product", "ms", "tflops_per_s", "gain_over_fp32", "gain_over_bf16", "error"]
     return readable(_named(page, table), columns)
 
 
-def about(page: Selected, table: pd.DataFrame) -> dict[str, Any]:
+def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return why products were not timed."""
     return {"untimed": reasons(_named(page, table), "layer", "rows", "product")}
 
 
-ARTIFACT: Artifact[Selected] = Artifact(
+ARTIFACT: Artifact[Page] = Artifact(
     name="table_products",
     heading="Products by precision",
     summary="time and error of the layers' products in FP32, TF32, BF16 and FP8; a table per device",
     experiments=("products",),
     measure="products",
     order=110,
-    select=pages_by_device,
+    select=pages,
     table=table,
     shown=shown,
     about=about,

@@ -1,103 +1,83 @@
 """Where the time of a step goes, by kind of work, CoMERA beside dense training; a table per device."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from bench.core.record import Record
+from figures import frame
+from figures.arms import by_arm
 from figures.artifact import Artifact
-from figures.columns import frame
+from figures.columns import table_of
+from figures.frame import Records
 from figures.page.captions import beside
-from figures.records.select import Selected, by_arm, config_of, newest, oldest_first, pages_by_device, workload_settings
 from figures.text import NOT_ASKED, OLDER, one_line, significant
 
-
-@dataclass(frozen=True)
-class Step:
-    """The profiled arms of one batch size and precision, in the order of Fig. 1."""
-
-    batch: int
-    precision: str
-    profiles: Mapping[str, Record]  # by arm
+#: What is equal for two profiles side by side, apart from arm, batch size and precision; and the columns of a cell.
+SAME = ("workload", "sequence_length", "cuda_graph", "compile", "workload.*")
+CELL = ("precision", "batch_size", "arm")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfilePage(Selected):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProfilePage(frame.Page):
     """The newest profiles of one model on one device."""
 
     on_cuda: bool
-    steps: tuple[Step, ...]
 
 
-def _setting(record: Record) -> tuple[Any, ...]:
-    """What has to be alike for two profiles to stand side by side, apart from arm, batch size and precision."""
-    return record.workload, record.sequence_length, record.cuda_graph, record.compile, workload_settings(record)
+def select(records: Records) -> list[ProfilePage]:
+    """Return a page per device that has a profile: of each cell the newest, all of the model of the newest one."""
+    pages = []
+    for device, df in frame.by_device(records):
+        df = frame.oldest_first(df)
+        failed, good = df.loc[df["status"] != "ok", "record"], df[df["status"] == "ok"]
+        if good.empty:
+            continue
+        notes = []
+        for one in failed:
+            cell = f"{one.arm}, batch {one.batch_size:,}, {one.precision}"
+            notes.append(f"No profile of {cell}: {one.status}, {one_line(one.message)}.")
+        models = frame.settings(good, SAME)
+        alike = good[models == models.iloc[-1]]
+        if len(alike) < len(good):
+            notes.append(f"{len(good) - len(alike)} profile(s) of another model, length or toggles are left out.")
+        shown = frame.oldest_first(frame.newest(alike, CELL))
+        on_cuda = df["cell.device"].str.startswith("cuda").any()
+        pages.append(ProfilePage(**device, df=shown, left_out=tuple(notes), on_cuda=bool(on_cuda)))
+    return pages
 
 
-def _page(of_device: Selected) -> ProfilePage | None:
-    """Return the newest profile of each arm, batch size and precision, all of the model that the newest one is of."""
-    good = [record for record in of_device.shown if record.status == "ok"]
-    if not good:
-        return None
-    notes = [
-        f"No profile of {one.arm}, batch {one.batch_size:,}, {one.precision}: {one.status}, {one_line(one.message)}."
-        for one in of_device.shown
-        if one.status != "ok"
-    ]
-    alike = [record for record in good if _setting(record) == _setting(good[-1])]
-    if len(alike) < len(good):
-        notes.append(f"{len(good) - len(alike)} profile(s) of another model, length or toggles are left out.")
-    shown = newest(alike, lambda record: (record.precision, record.batch_size, record.arm))
-    arms = sorted({arm for *_, arm in shown}, key=by_arm)
-    steps = [
-        Step(batch, precision, {arm: shown[key] for arm in arms if (key := (precision, batch, arm)) in shown})
-        for precision, batch in sorted({key[:2] for key in shown}, key=lambda pair: (pair[0] != "fp32", *pair))
-    ]
-    on_cuda = any(str(config_of(record).get("device", "")).startswith("cuda") for record in of_device.shown)
-    return ProfilePage(
-        device=of_device.device,
-        kind=of_device.kind,
-        shown=oldest_first(shown.values()),
-        left_out=tuple(notes),
-        on_cuda=on_cuda,
-        steps=tuple(steps),
-    )
-
-
-def select(records: Sequence[Record]) -> list[ProfilePage]:
-    """Return a page per device that has a profile."""
-    return [page for one in pages_by_device(records) if (page := _page(one))]
+def _place(record: Record) -> tuple[object, ...]:
+    """Order FP32 before other precisions, then by batch size, and arms as Fig. 1 has them."""
+    return record.precision != "fp32", record.precision, record.batch_size, by_arm(record.arm)
 
 
 def table(page: ProfilePage) -> pd.DataFrame:
-    """A line per kind of work of each arm, then one per costly kernel or operator, which has a ``name``."""
+    """Return a line per kind of work of each arm, then one per costly kernel or operator, which has a ``name``."""
     lines = []
-    for step in page.steps:
-        for arm, record in step.profiles.items():
-            for part in (*record.samples["kinds"], *record.samples["costliest"]):
-                lines.append(
-                    {
-                        "device": record.device,
-                        "batch_size": step.batch,
-                        "precision": step.precision,
-                        "arm": arm,
-                        "kind": part["kind"],
-                        "name": part.get("name", ""),
-                        "ms": part["ms"],
-                        "launches": part["launches"],
-                        "moved_mib": part.get("moved_mib"),
-                        "busy_ms": record.samples["busy_ms"],
-                        "step_ms": record.step_time_median_ms,
-                        "cell_id": record.cell_id,
-                    }
-                )
-    return frame(lines)
+    for record in sorted(page.shown, key=_place):
+        for part in (*record.samples["kinds"], *record.samples["costliest"]):
+            lines.append(
+                {
+                    "device": record.device,
+                    "batch_size": record.batch_size,
+                    "precision": record.precision,
+                    "arm": record.arm,
+                    "kind": part["kind"],
+                    "name": part.get("name", ""),
+                    "ms": part["ms"],
+                    "launches": part["launches"],
+                    "moved_mib": part.get("moved_mib"),
+                    "busy_ms": record.samples["busy_ms"],
+                    "step_ms": record.step_time_median_ms,
+                    "cell_id": record.cell_id,
+                }
+            )
+    return table_of(lines)
 
 
 def shown(page: ProfilePage, table: pd.DataFrame) -> pd.DataFrame:
-    """A line per kind of work, the costliest first, with the ms of each arm; then what the whole step takes."""
+    """Return a line per kind of work, the costliest first, with the ms of each arm; then what the whole step takes."""
     lines = []
     kinds = table[table["name"] == ""]
     for (batch, precision), part in kinds.groupby(["batch_size", "precision"], sort=False):

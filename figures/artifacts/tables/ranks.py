@@ -4,12 +4,12 @@ from typing import Any
 
 import pandas as pd
 
+from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.claims.training import RANKS_REMOVED
-from figures.columns import frame
+from figures.columns import table_of
 from figures.page import training
 from figures.page.captions import beside
-from figures.records.select import COMERA
 from figures.records.studies import Study, StudyRow
 from figures.records.training import BLOCK, LAYERS, Ranks, block_shown, curve_of, ranks_before, ranks_of_block
 from figures.text import NOT_ASKED, NOT_RECORDED
@@ -54,7 +54,7 @@ def table(study: Study) -> pd.DataFrame:
                 bonds = enumerate(ranks, start=1)
                 lines += [{**about, "status": "ok", "layer": layer, "bond": bond, "rank": rank} for bond, rank in bonds]
     columns = ("device", "dataset", "seed", "state", "block", "status", "layer", "bond", "rank")
-    return frame(lines, whole=("bond", "rank")) if lines else pd.DataFrame(columns=columns)
+    return table_of(lines, whole=("bond", "rank")) if lines else pd.DataFrame(columns=columns)
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:

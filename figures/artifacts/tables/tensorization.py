@@ -6,7 +6,6 @@ A table that touches no claim; one per device.
 import itertools
 import math
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,12 +13,14 @@ import pandas as pd
 
 from bench.core.record import Record, RecordError
 from bench.core.samples import disturbed_blocks
+from figures import frame
+from figures.arms import COMERA
 from figures.artifact import Artifact
-from figures.columns import frame, readable
+from figures.columns import readable, table_of
+from figures.frame import Records, settings_of
 from figures.page.captions import beside
-from figures.records.cells import Select, TimesAndMemory
-from figures.records.select import COMERA, by_device, method_settings, oldest_first, workload_settings
-from figures.records.time_values import TimeCell, time_cell, time_ratio
+from figures.records.cells import TimesAndMemory, choose
+from figures.records.time_values import time_columns, time_ratio
 from figures.text import OLDER, REMARKS, bounds, pairing
 
 #: The lines of a matrix.
@@ -102,21 +103,17 @@ MATRICES = (
     Matrix("word embedding", "lookup", 30_522, 768, Cores((16, 20, 10, 10), (4, 4, 8, 6), (32,) * 3, True), 167_808),
 )
 
-#: A matrix and one of SETTINGS.
-Slot = tuple[Matrix, str]
-
-
 #: Said of a solver's line that arrives at what was published.
 _REPEATS = "the paper's own modes and ranks"
 
 
 def _remarks(
-    matrix: Matrix, setting: str, record: Record | None, time: TimeCell, cores: Cores | None, parameters: int | None
+    matrix: Matrix, setting: str, record: Record | None, status: str, cores: Cores | None, parameters: int | None
 ) -> list[str]:
     """Return what went wrong, and what the numbers alone do not show."""
     if record is None:
         return []
-    status = "" if time.status == "ok" else time.status
+    status = "" if status == "ok" else status
     words = [": ".join(filter(None, (status, record.message)))]
     if parameters is None and record.status == "ok":
         words.append("modes and ranks are not in the record")
@@ -135,7 +132,10 @@ def _remarks(
 
 
 def cores_of(record: Record) -> Cores | None:
-    """Modes and ranks of the record's one tensorized layer, None where it holds none; raises RecordError for others."""
+    """Return modes and ranks of the record's one tensorized layer, None where it holds none.
+
+    Raises RecordError for other layers.
+    """
     layers = record.samples.get("tensorized")
     if layers is None:
         return None
@@ -154,15 +154,15 @@ def cores_of(record: Record) -> Cores | None:
 
 
 def _matrix(record: Record) -> Matrix | None:
-    """The matrix that a record is about; None for others."""
-    sizes = workload_settings(record)
+    """Return the matrix that a record is about; None for others."""
+    sizes = settings_of(record, "workload_settings")
     here = (record.workload, *(sizes.get(name) for name in _SIZES.get(record.workload, ())))
     return next((one for one in MATRICES if (one.workload, one.rows, one.columns) == here), None)
 
 
-def _slot(record: Record) -> Slot | None:
-    """The line that a record belongs to; None for other matrices, methods, look-ups, modes, ranks and ratios."""
-    matrix, settings = _matrix(record), method_settings(record)
+def _slot(record: Record) -> tuple[Matrix, str] | None:
+    """Return the matrix and setting of a record; None for other matrices, methods, modes, ranks and ratios."""
+    matrix, settings = _matrix(record), settings_of(record, "method_settings")
     if matrix is None:
         return None
     if record.arm == DENSE:
@@ -176,36 +176,31 @@ def _slot(record: Record) -> Slot | None:
     return (matrix, SOLVER) if wanted else None
 
 
-def _with_optimizer(record: Record) -> bool:
-    return bool(workload_settings(record).get("optimizer_step", True))
-
-
-def _setting(record: Record) -> dict[str, Any]:
-    toggles = {name: getattr(record, name) for name in ("precision", "cuda_graph", "compile")}
-    return {"batch size": record.batch_size, **toggles, "optimizer_step": _with_optimizer(record)}
-
-
-_SELECT = Select(
-    _slot,
-    same=_setting,
-    same_per_arm=lambda record: {"data": record.dataset},
-    arm=lambda record: getattr(_matrix(record), "name", ""),
-)
-
-
-def select(records: Sequence[Record]) -> list[TimesAndMemory]:
-    """A selection per device, of the newest record of each line; all of a matrix are on the same data."""
-    pages = [_SELECT(mine, TimesAndMemory, **device) for device, mine in by_device(records)]
-    return [replace(page, shown=oldest_first(page.timed.values())) for page in pages]
+def select(records: Records) -> list[TimesAndMemory]:
+    """Return a page per device, of the newest record of each line; all of a matrix are on the same data."""
+    pages = []
+    for device, df in frame.by_device(records):
+        slots = [_slot(record) for record in df["record"]]
+        df = df.assign(
+            slot=pd.Series(slots, index=df.index, dtype=object),
+            matrix=[slot[0].name if slot else "" for slot in slots],
+            optimizer_step=frame.column(df, "workload.optimizer_step", True).astype(bool),
+        )
+        same = ["batch_size", "precision", "cuda_graph", "compile", "optimizer_step"]
+        page = choose(df, TimesAndMemory, ["slot"], same=same, each=["dataset"], arm="matrix", **device)
+        pages.append(replace(page, df=frame.oldest_first(page.runs)))
+    return pages
 
 
 def table(page: TimesAndMemory) -> pd.DataFrame:
-    """A line per matrix and setting, recorded or not; parameters are those of the weight or of its cores."""
+    """Return a line per matrix and setting, recorded or not; parameters are those of the weight or of its cores."""
     lines = []
     for matrix, setting in itertools.product(MATRICES, SETTINGS):
         record, dense, paper = (page.timed.get((matrix, one)) for one in (setting, DENSE, PAPER))
-        time = time_cell(record, dense if setting != DENSE else None, page.older(record), "step")
-        step, over_paper = time.time and time.time.total, time_ratio(record, paper) if setting == SOLVER else None
+        time = time_columns(record, dense if setting != DENSE else None, "step", DENSE, rare=False)
+        status, _, dense_pairing = (time.pop(f"time_{name}") for name in ("status", "message", "pairing"))
+        over_paper = time_ratio(record, paper) if setting == SOLVER else None
+        over_dense = {name: time.pop(name) for name in list(time) if name.startswith("time_over")}
         cores = cores_of(record) if record and setting != DENSE else None
         dense_size = (matrix.size, 1.0) if setting == DENSE else (None, None)
         parameters, ratio = (cores.parameters, matrix.ratio(cores)) if cores else dense_size
@@ -217,8 +212,8 @@ def table(page: TimesAndMemory) -> pd.DataFrame:
                 "rows": matrix.rows,
                 "columns": matrix.columns,
                 "setting": setting,
-                "status": time.status,
-                REMARKS: "; ".join(_remarks(matrix, setting, record, time, cores, parameters)),
+                "status": status,
+                REMARKS: "; ".join(_remarks(matrix, setting, record, status, cores, parameters)),
                 **{name: " ".join(map(str, found)) for name, found in sizes.items()},
                 "parameters": parameters,
                 "published_parameters": matrix.published_parameters if setting == PAPER else None,
@@ -229,12 +224,9 @@ def table(page: TimesAndMemory) -> pd.DataFrame:
                 "recorded_parameters": record and record.parameters,
                 "batch_size": record and record.batch_size,
                 "flops_per_step": record and record.flops_per_step,
-                **bounds("step_time_ms", step),
-                "launches": step and step.launches,
-                "blocks": step and step.blocks,
-                "disturbed_blocks": time.disturbed if step else None,
-                **bounds("time_over_dense", time.ratio),
-                "dense_pairing": pairing(time.ratio),
+                **time,
+                **over_dense,
+                "dense_pairing": dense_pairing,
                 **bounds("time_over_paper", over_paper),
                 "paper_pairing": pairing(over_paper),
                 "predicted_for": (record.predicted_for if record else "") or "",
@@ -245,7 +237,7 @@ def table(page: TimesAndMemory) -> pd.DataFrame:
             }
         )
     whole = ("parameters", "published_parameters", "rank_entries", "recorded_parameters", "batch_size")
-    return frame(lines, whole=(*whole, "flops_per_step", "launches", "blocks", "disturbed_blocks"))
+    return table_of(lines, whole=(*whole, "flops_per_step", "launches", "blocks", "disturbed_blocks"))
 
 
 def _modes(line: Any) -> str:
@@ -258,7 +250,7 @@ def _modes(line: Any) -> str:
 
 
 def shown(page: TimesAndMemory, table: pd.DataFrame) -> pd.DataFrame:
-    """The table without counts that follow from others; on a GPU with the allocator's peaks."""
+    """Return the table without counts that follow from others; on a GPU with the allocator's peaks."""
     columns = ["matrix", "setting", "modes", "ranks", "parameters", "ratio", "gflops_per_step", "predicted_peak_mib"]
     columns += ["allocated_mib", "reserved_mib"] if page.kind == "cuda" else []
     columns += ["step_time_ms", "time_over_dense", "time_over_paper"]
@@ -280,7 +272,7 @@ def about(page: TimesAndMemory, table: pd.DataFrame) -> dict[str, Any]:
         "table": table.assign(arm=table["matrix"] + ", " + table["setting"]),
         "repeating": table.loc[repeats, "matrix"].tolist(),
         "remarks": table[(table[REMARKS] != "") & (table[REMARKS] != _REPEATS)].to_dict("records"),
-        "with_optimizer": bool(page.shown) and _with_optimizer(page.shown[0]),
+        "with_optimizer": bool(page.df["optimizer_step"].head(1).all()),
         "settings": SETTINGS,
     }
 

@@ -1,8 +1,8 @@
 """Arms of the pages on several ranks: their names, their order, and how they are drawn."""
 
 from bench.core.record import Record
+from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Fill, Stroke
-from figures.records.select import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL
 
 #: Arms in drawing order, and how they are drawn; others follow with what is left.
 STYLE: dict[str, tuple[Stroke, Fill]] = {
@@ -21,22 +21,22 @@ _OTHER = (Stroke("#444444", (0, (4, 1, 1, 1)), "h", filled=False), Fill("#bbbbbb
 
 
 def by_arm(arm: str) -> tuple[int, str]:
-    """The place of an arm in drawing order."""
+    """Return the place of an arm in drawing order."""
     return (list(STYLE).index(arm) if arm in STYLE else len(STYLE)), arm
 
 
 def style(arm: str) -> tuple[Stroke, Fill]:
-    """How an arm is drawn; with another exchange or bucket as it is without."""
+    """Return the stroke and fill of an arm; with another exchange or bucket those that it has without."""
     plain = arm.partition(",")[0]
     return STYLE.get(plain) or STYLE.get(plain.partition("+")[0], _OTHER)
 
 
 def label(record: Record) -> str:
-    """The arm, with the size of its buckets and the steps between averages where they were set."""
+    """Return the arm, with the size of its buckets and the steps between averages where they were set."""
     bucket = "" if record.bucket_mib is None else f", buckets of {record.bucket_mib:g} MiB"
     return record.arm + bucket + ("" if record.local_steps is None else f", every {record.local_steps}")
 
 
 def base_arm(record: Record) -> str:
-    """The arm without its exchange."""
+    """Return the arm without its exchange."""
     return record.arm.removesuffix(f"+{record.exchange}") if record.exchange else record.arm

@@ -1,8 +1,6 @@
 """Step time of several ranks against the size of DDP's buckets, and against the steps between two averages."""
 
 import functools
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +10,19 @@ from matplotlib.ticker import FixedLocator, LogLocator
 
 from bench.core.intervals import Estimate
 from bench.core.record import Record
+from figures import frame
+from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.artifacts.beyond.distributed.arms import base_arm, by_arm, style
-from figures.artifacts.beyond.distributed.measured import link_words, order_of_rate, setting
-from figures.columns import bounds_kinds, frame, readable
+from figures.artifacts.beyond.distributed.measured import SAME, link_words, order_of_rate
+from figures.columns import bounds_kinds, readable, table_of
+from figures.frame import Records
 from figures.page import facts
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
-from figures.page.style import WHISKER, number_axis, stroke_handle, whisker_handles
-from figures.records.select import COMERA, Selected, by_device, narrow, newest, oldest_first
-from figures.records.time_values import time_of, time_ratio
+from figures.page.style import number_axis, stroke_handle, whisker_handles, whiskers
+from figures.records.time_values import step_of, time_ratio
 from figures.text import bounds, pairing
 
 #: What is varied: the column of the record, what its panels are called, and the words of their axis.
@@ -31,24 +31,22 @@ VARIED = {
     "local_steps": ("steps between two averages", "local steps"),
 }
 
-#: What is varied, its value, rate of the link in Mbit/s, arm without exchange.
+#: What is varied, its value, rate of the link in Mbit/s, arm without exchange; and the columns that have them.
 Cell = tuple[str, float, float | None, str]
+CELL = ("varied", "value", "link_mbit", "base_arm")
 
 
-def _cell(record: Record) -> Cell:
-    varied = next(name for name in VARIED if getattr(record, name) is not None)
-    return varied, float(getattr(record, varied)), record.link_mbit, base_arm(record)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(Selected):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Settings(frame.Page):
     """The newest record of each cell of one device."""
 
-    cells: dict[Cell, Record]
+    @functools.cached_property
+    def cells(self) -> dict[Cell, Record]:
+        return frame.by_cell(self.df, CELL)
 
     @functools.cached_property
     def panels(self) -> list[list[tuple[str, float | None]]]:
-        """A row of panels per setting that is varied, a panel per rate of the link."""
+        """Return a row of panels per setting that is varied, a panel per rate of the link."""
         found = {(varied, mbit) for varied, _, mbit, _ in self.cells}
         rows = [
             sorted((one for one in found if one[0] == name), key=lambda one: order_of_rate(one[1])) for name in VARIED
@@ -57,20 +55,23 @@ class Settings(Selected):
 
     @functools.cached_property
     def ordered(self) -> list[Cell]:
-        """By what is varied, rate of the link, value and arm."""
+        """Return the cells by what is varied, rate of the link, value and arm."""
         place = list(VARIED).index
         return sorted(self.cells, key=lambda cell: (place(cell[0]), order_of_rate(cell[2]), cell[1], by_arm(cell[3])))
 
 
-def select(records: Sequence[Record]) -> list[Settings]:
+def select(records: Records) -> list[Settings]:
     """Return a page per device."""
-    varied = [record for record in records if any(getattr(record, name) is not None for name in VARIED)]
-    pages = []
-    for device, mine in by_device(varied):
-        chosen, left_out = narrow(mine, setting, _cell, "measurements")
-        cells = newest(chosen, _cell)
-        pages.append(Settings(**device, shown=oldest_first(cells.values()), left_out=tuple(left_out), cells=cells))
-    return pages
+    df = frame.of(records)
+    values = df[list(VARIED)].astype(float)
+    df = df[values.notna().any(axis=1)]
+    varied = [next(name for name in VARIED if values.loc[place, name] == values.loc[place, name]) for place in df.index]
+    df = df.assign(
+        varied=varied,
+        value=[values.loc[place, name] for place, name in zip(df.index, varied, strict=True)],
+        base_arm=[base_arm(record) for record in df["record"]],
+    )
+    return frame.pages(df, CELL, SAME, "measurements", Settings)
 
 
 def _ratio(page: Settings, cell: Cell) -> Estimate | None:
@@ -80,11 +81,11 @@ def _ratio(page: Settings, cell: Cell) -> Estimate | None:
 
 
 def table(page: Settings) -> pd.DataFrame:
-    """A line per step, by what is varied, rate of the link, value and arm."""
+    """Return a line per step, by what is varied, rate of the link, value and arm."""
     lines = []
     for cell in page.ordered:
         (varied, value, mbit, arm), record = cell, page.cells[cell]
-        time = time_of(record, "step")
+        step = step_of(record)
         lines.append(
             {
                 "device": page.device,
@@ -92,8 +93,8 @@ def table(page: Settings) -> pd.DataFrame:
                 "link_mbit": mbit,
                 "value": value,
                 "arm": arm,
-                **bounds("step_ms", time and time.total),
-                "launches": time and time.total.launches,
+                **bounds("step_ms", step),
+                "launches": step and step.launches,
                 **bounds("over_comera", _ratio(page, cell)),
                 "sent_mib": record.sent_buckets_mib,
                 "exchange_memory_mib": record.exchange_memory_mib,
@@ -101,7 +102,7 @@ def table(page: Settings) -> pd.DataFrame:
                 "remarks": "" if record.status == "ok" else f"{record.status}: {record.message}",
             }
         )
-    return frame(lines)
+    return table_of(lines)
 
 
 def _marked(page: Settings, table: pd.DataFrame) -> pd.DataFrame:
@@ -116,7 +117,7 @@ def _marked(page: Settings, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def shown(page: Settings, table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the link and what is varied in one column."""
+    """Return the table with the link and what is varied in one column."""
     columns = ["link", "value", "arm", "step_ms", "time_over_comera", "sent_mib", "exchange_memory_mib"]
     return readable(_marked(page, table), columns)
 
@@ -137,8 +138,7 @@ def draw(page: Settings, table: pd.DataFrame, caption: Caption) -> Figure:
     handles = [stroke_handle(style(arm)[0], arm) for arm in arms]
     handles += whisker_handles(bounds_kinds(timed, "step_ms"))
     titles = [[f"{VARIED[varied][0]}, {link_words(mbit)}" for varied, mbit in line] for line in page.panels]
-    foot = (*caption.of_picture, *caption.notes)
-    paper, panels = panel_page(caption.title, caption.facts, titles, foot, 2.4, handles, 6)
+    paper, panels = panel_page(caption, titles, 2.4, handles, 6)
     for line, names in zip(panels, page.panels, strict=True):
         for axes, (varied, mbit) in zip(line, names, strict=True):
             axes.set_xscale("log", base=2)
@@ -148,9 +148,8 @@ def draw(page: Settings, table: pd.DataFrame, caption: Caption) -> Figure:
             for arm in arms:
                 points = mine[mine["arm"] == arm]
                 axes.plot(points["value"], points["step_ms"], markersize=4, **style(arm)[0].look)
-                ends = points[["step_ms_low", "step_ms_high"]].astype(float).to_numpy()
-                for x, middle, (low, high) in zip(points["value"], points["step_ms"], ends, strict=True):
-                    axes.plot([x, x], [middle if math.isnan(end) else end for end in (low, high)], **WHISKER)
+                ends = (points[f"step_ms_{end}"].astype(float).fillna(points["step_ms"]) for end in ("low", "high"))
+                whiskers(axes, points["value"], *ends)
             number_axis(axes.xaxis, FixedLocator(sorted(set(mine["value"]))))
             number_axis(axes.yaxis, LogLocator(10, subs=(1, 2, 5)))
             axes.set_xlabel(VARIED[varied][1], fontsize=8)

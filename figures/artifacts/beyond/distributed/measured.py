@@ -5,18 +5,25 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+
+import pandas as pd
 
 from bench.core.intervals import Estimate
 from bench.core.record import Record
 from bench.distributed.links import PAYLOAD_SHARE
-from bench.estimate.communication import Link, Tensor, Training, powersgd_rank, shaped, tensors_of
+from bench.estimate.communication import Tensor, Training, powersgd_rank, shaped, tensors_of
+from figures import frame
+from figures.arms import COMERA
 from figures.artifacts.beyond.distributed.arms import base_arm, by_arm, label
 from figures.artifacts.beyond.distributed.paper import WORKLOADS, Case, Paper, paper_arms, paper_cases, rate_words
-from figures.records.select import COMERA, Selected, by_device, narrow, newest, oldest_first, timing_setting
-from figures.records.time_values import time_of, time_ratio
+from figures.frame import Records
+from figures.records.time_values import step_of, time_ratio
+
+#: The columns of a cell, and what is equal for all steps of a page; arms are named by buckets and local steps.
+CELL = ("label", "link_mbit")
+SAME = (*frame.TIMING, "!bucket_mib", "!local_steps", "batch_size", "precision", "threads")
 
 #: What is sent per step and rank, counted three ways, with how.
 COUNTS = {"sent_buckets_mib": "by buckets", "sent_analytic_mib": "on paper", "sent_interface_mib": "by the interface"}
@@ -25,25 +32,30 @@ _MIB = 2**20
 
 
 def order_of_rate(mbit: float | None) -> float:
-    """For sorting: a link without a limit is the quickest."""
+    """Return the place of a rate, for sorting: a link without a limit is the quickest."""
     return math.inf if mbit is None else mbit
 
 
 def link_words(mbit: float | None) -> str:
-    """The rate of a link, as figures call it."""
+    """Return what figures call the rate of a link."""
     return "not limited" if mbit is None else rate_words(mbit / 1e3)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScalingPage(Selected):
-    """Measured steps by arm and rate of the link in Mbit/s, and records on paper by workload and arm."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScalingPage(frame.Page):
+    """Measured steps, and records on paper by workload and arm."""
 
-    measured: Mapping[tuple[str, float | None], Record]
     on_paper: Mapping[tuple[str, str], Record]
 
     @property
-    def own(self) -> Sequence[Record]:
-        return oldest_first(self.measured.values()) or self.shown
+    def own(self) -> pd.DataFrame:
+        steps = self.df[self.df["measure"] == "run"]
+        return steps if len(steps) else self.df
+
+    @functools.cached_property
+    def measured(self) -> dict[tuple[str, float | None], Record]:
+        """Return the steps by arm and rate of the link in Mbit/s."""
+        return frame.by_cell(self.df[self.df["measure"] == "run"], CELL)
 
     @property
     def arms(self) -> list[str]:
@@ -58,7 +70,7 @@ class ScalingPage(Selected):
         return max((record.world_size for record in self.measured.values()), default=2)
 
     def of_arm(self, arm: str) -> dict[float | None, Record]:
-        """Measured records of an arm by rate, from slow to fast."""
+        """Return the measured records of an arm by rate, from slow to fast."""
         return {mbit: self.measured[arm, mbit] for mbit in self.rates if (arm, mbit) in self.measured}
 
     @functools.cached_property
@@ -67,20 +79,21 @@ class ScalingPage(Selected):
 
     @functools.cached_property
     def models(self) -> dict[str, Model]:
-        """The model of each measured arm that there is one of."""
+        """Return the model of each measured arm that there is one of."""
         found = ((arm, model_of(self, arm)) for arm in self.arms)
         return {arm: model for arm, model in found if model is not None}
 
     @functools.cached_property
     def cases(self) -> list[Case]:
-        """This machine where anything was measured on it, then the models on paper."""
+        """Return this machine where anything was measured on it, then the models on paper."""
         here = {arm: model.curve for arm, model in self.models.items()}
-        words = f"{WORKLOADS.get(self.own[0].workload, self.own[0].workload)}, {self.ranks} ranks, this machine"
+        workload = self.own["workload"].iloc[0]
+        words = f"{WORKLOADS.get(workload, workload)}, {self.ranks} ranks, this machine"
         return [*([Case(words, here)] if here else []), *paper_cases(self.papers)]
 
     @property
     def steps(self) -> list[tuple[str, float | None]]:
-        """Arm and rate of every measured step, by rate, then arm."""
+        """Return arm and rate of every measured step, by rate, then arm."""
         return [(arm, mbit) for mbit in self.rates for arm in self.arms if (arm, mbit) in self.measured]
 
     def ratio(self, arm: str, mbit: float | None) -> Estimate | None:
@@ -113,34 +126,31 @@ class Model:
     shares: Mapping[float | None, float]
 
     def ms(self, mbit: float | None, compute_ms: float | None = None, share: float = 0.0) -> float:
-        """The step over a link of so many Mbit/s; beside ``compute_ms``, where that was measured with it."""
+        """Return the step over a link of so many Mbit/s; beside ``compute_ms``, where that was measured with it."""
         compute = self.plain.compute_ms if compute_ms is None else compute_ms
-        return replace(self.plain, compute_ms=compute, extra_ms=share * compute).step_ms(self.ranks, _link(mbit))
+        step = replace(self.plain, compute_ms=compute, extra_ms=share * compute)
+        return step.step_ms(self.ranks, shaped(mbit, PAYLOAD_SHARE))
 
     def share(self, *without: float | None) -> float:
-        """The median over all rates but some; 0 where there is none."""
+        """Return the median over all rates but some; 0 where there is none."""
         found = [share for mbit, share in self.shares.items() if mbit not in without]
         return statistics.median(found) if found else 0.0
 
     def curve(self, gbit: float) -> float:
-        """The step over a link of so many Gbit/s."""
-        return self._by_all.step_ms(self.ranks, _link(1e3 * gbit))
+        """Return the step over a link of so many Gbit/s."""
+        return self._by_all.step_ms(self.ranks, shaped(1e3 * gbit, PAYLOAD_SHARE))
 
     @functools.cached_property
     def _by_all(self) -> Training:
         return replace(self.plain, extra_ms=self.share() * self.plain.compute_ms)
 
 
-def _link(mbit: float | None) -> Link:
-    return shaped(mbit, PAYLOAD_SHARE)
-
-
 def model_of(page: ScalingPage, arm: str) -> Model | None:
-    """The model of a measured arm; None without its step without exchange, or without what it exchanges."""
+    """Return the model of a measured arm; None without its step without exchange, or without what it exchanges."""
     records = page.of_arm(arm)
     one = next(iter(records.values()))
     base = base_arm(one)
-    alike = [record for (other, _), record in page.measured.items() if base_arm(page.measured[other, _]) == base]
+    alike = [record for record in page.measured.values() if base_arm(record) == base]
     steps = [record.compute_time_ms for record in records.values()] if one.compute_time_ms is not None else []
     steps = steps or [record.compute_time_ms for record in alike]
     known = [step for step in steps if step is not None]
@@ -157,14 +167,14 @@ def model_of(page: ScalingPage, arm: str) -> Model | None:
         bucket=bucket,
         overlaps=powersgd_rank(one.exchange) is None or one.backend != "gloo",
     )
-    times = {mbit: time.total.value for mbit, record in records.items() if (time := time_of(record, "step"))}
+    times = {mbit: time.value for mbit, record in records.items() if (time := step_of(record))}
     if not times:
         return None
     model = Model(plain, one.world_size, {})
     shares: dict[float | None, float] = {}
     for mbit, taken in times.items():
         compute = records[mbit].compute_time_ms or step
-        if plain.communication_ms(one.world_size, _link(mbit)) < compute:
+        if plain.communication_ms(one.world_size, shaped(mbit, PAYLOAD_SHARE)) < compute:
             shares[mbit] = max(taken - model.ms(mbit, compute), 0.0) / compute
     return replace(model, shares=shares)
 
@@ -187,29 +197,19 @@ def _tensors(page: ScalingPage, base: str, record: Record) -> tuple[Tensor, ...]
     return (Tensor((round(record.gradient_mib * _MIB / 4), 1)),)
 
 
-def select(records: Sequence[Record]) -> list[ScalingPage]:
+def select(records: Records) -> list[ScalingPage]:
     """Return a page per device that measured; without any one page of what is on paper alone."""
-    papers = [record for record in records if record.measure == "exchanged"]
-    on_paper = newest(papers, lambda record: (record.workload, record.arm))
-    measured = [record for record in records if record.measure == "run" and record.world_size > 1]
-    pages = []
-    for device, mine in by_device(measured):
-        chosen, left_out = narrow(mine, setting, _cell, "measurements")
-        cells = newest(chosen, _cell)
-        shown = oldest_first([*cells.values(), *on_paper.values()])
-        own: dict[str, Any] = {"measured": cells, "on_paper": on_paper, "shown": shown, "left_out": tuple(left_out)}
-        pages.append(ScalingPage(**device, **own))
+    df = frame.of(records)
+    df = df.assign(label=[label(record) for record in df["record"]])
+    papers = frame.newest(df[df["measure"] == "exchanged"], ["workload", "arm"])
+    on_paper = frame.by_cell(papers, ["workload", "arm"])
+    steps = df[(df["measure"] == "run") & (df["world_size"] > 1)]
+
+    pages = [
+        replace(page, df=frame.oldest_first(pd.concat([page.df, papers])))
+        for page in frame.pages(steps, CELL, SAME, "measurements", functools.partial(ScalingPage, on_paper=on_paper))
+    ]
     if not pages and on_paper:
-        shown = oldest_first(on_paper.values())
-        pages = [ScalingPage(device=shown[-1].device, measured={}, on_paper=on_paper, shown=shown)]
+        shown = frame.oldest_first(papers)
+        pages = [ScalingPage(device=shown["device"].iloc[-1], df=shown, on_paper=on_paper)]
     return pages
-
-
-def setting(record: Record) -> dict[str, Any]:
-    """What is equal for all steps of a page; buckets and local steps may differ, arms are named by them."""
-    own = {"batch": record.batch_size, "precision": record.precision, "threads": record.threads}
-    return {**timing_setting(record), **own, "bucket, MiB": None, "local steps": None}
-
-
-def _cell(record: Record) -> tuple[str, float | None]:
-    return label(record), record.link_mbit

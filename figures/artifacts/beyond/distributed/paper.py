@@ -21,7 +21,7 @@ from bench.estimate.communication import (
     tensors_of,
     winners,
 )
-from figures.records.select import DENSE
+from figures.arms import DENSE
 
 #: The GPU whose least times stand for a rank's compute.
 GPU = "h100"
@@ -47,7 +47,7 @@ _MIB = 2**20
 
 
 def arm_of(method: str, exchange: str) -> str:
-    """An arm as records call it.
+    """Return an arm as records call it.
 
     >>> arm_of("dense", "powersgd_4"), arm_of("comera", "ddp")
     ('dense+powersgd_4', 'comera')
@@ -70,7 +70,7 @@ class Paper:
     sharded: bool  # whether its tables are, as a recommender's dense ones have to be
 
     def training(self, batch: float) -> Training:
-        """The step of a rank that has so many rows."""
+        """Return the step of a rank that has so many rows."""
         if batch not in self._known:
             columns = sum(one.sides[1] for one in self.tensors if one.kind == "table") if self.sharded else 0
             self._known[batch] = Training(
@@ -88,7 +88,7 @@ class Paper:
         return {}
 
     def weak_ms(self, ranks: int, link: Link) -> float:
-        """The step where every rank has the recorded batch."""
+        """Return the step where every rank has the recorded batch."""
         return self.training(self.batch).step_ms(ranks, link)
 
     @property
@@ -97,7 +97,7 @@ class Paper:
         return max(STRONG * self.batch, RANKS[-1])
 
     def strong_ms(self, ranks: int, link: Link) -> float:
-        """The step where all ranks together have so many rows as :attr:`total` says."""
+        """Return the step where all ranks together have so many rows as :attr:`total` says."""
         return self.training(self.total / ranks).step_ms(ranks, link)
 
 
@@ -145,7 +145,7 @@ class Case:
 
 
 def rate_words(gbit: float) -> str:
-    """A rate as people say it.
+    """Return a rate as people say it.
 
     >>> rate_words(0.0314), rate_words(2.345), rate_words(1234.5)
     ('31 Mbit/s', '2.3 Gbit/s', '1,234 Gbit/s')
@@ -156,7 +156,7 @@ def rate_words(gbit: float) -> str:
 
 
 def paper_cases(arms: list[Paper]) -> list[Case]:
-    """A case per workload, at :data:`COMPARED` ranks with the latency of a network."""
+    """Return a case per workload, at :data:`COMPARED` ranks with the latency of a network."""
     link, cases = LINKS["infiniband"], []
     for workload in dict.fromkeys(one.workload for one in arms):
         curves = {one.arm: functools.partial(_weak, one, COMPARED, link) for one in arms if one.workload == workload}

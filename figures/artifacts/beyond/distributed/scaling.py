@@ -17,11 +17,12 @@ from matplotlib.ticker import LogLocator
 
 from bench.core.intervals import Estimate
 from bench.estimate.communication import LINKS
+from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
 from figures.artifacts.beyond.distributed.arms import by_arm, style
 from figures.artifacts.beyond.distributed.measured import COUNTS, ScalingPage, link_words, select
 from figures.artifacts.beyond.distributed.paper import QUICKEST, RANKS, SLOWEST, WORKLOADS, rate_words
-from figures.columns import across, bounds_kinds, frame, readable
+from figures.columns import across, bounds_kinds, readable, table_of
 from figures.page import facts
 from figures.page.captions import beside
 from figures.page.drawn import Caption
@@ -37,8 +38,7 @@ from figures.page.style import (
     stroke_handle,
     whisker_handles,
 )
-from figures.records.select import COMERA, DENSE
-from figures.records.time_values import time_of
+from figures.records.time_values import step_of
 from figures.text import NOT_RECORDED, bounds, pairing, significant
 
 EXPERIMENT, ON_PAPER = "scaling", "scaling_model"
@@ -80,7 +80,7 @@ _QUANTITIES = {
 
 
 def table(page: ScalingPage) -> pd.DataFrame:
-    """A line per number of the page: of each measured step, of models on paper, and of which arm takes least."""
+    """Return a line per number: of each measured step, of models on paper, and of which arm takes least."""
     lines: list[dict[str, object]] = []
 
     def add(of: str, arm: str, ranks: int, link: str, quantity: str, unit: str, value: Estimate | float | None) -> None:
@@ -101,8 +101,7 @@ def table(page: ScalingPage) -> pd.DataFrame:
 
     for arm, mbit in page.steps:
         record, place = page.measured[arm, mbit], ("measured", arm, page.ranks, link_words(mbit))
-        time = time_of(record, "step")
-        add(*place, "step", "ms", time.total if time else None)
+        add(*place, "step", "ms", step_of(record))
         add(*place, "step over comera's", "x", page.ratio(arm, mbit))
         add(*place, "step without exchange", "ms", record.compute_time_ms)
         add(*place, "step by the model", "ms", page.model_ms(arm, mbit))
@@ -121,7 +120,7 @@ def table(page: ScalingPage) -> pd.DataFrame:
     for case in page.cases:
         for arm, low, high in case.winners:
             add(case.words, arm, 0, rate_words(low), "least time up to", "Gbit/s", high)
-    return frame(lines, whole=("launches",))
+    return table_of(lines, whole=("launches",))
 
 
 def measured(page: ScalingPage, table: pd.DataFrame) -> pd.DataFrame:
@@ -139,11 +138,11 @@ def measured(page: ScalingPage, table: pd.DataFrame) -> pd.DataFrame:
         place = {"arm": arm, "mbit": mbit, "link": link_words(mbit), "time_status": record.status, "message": failed}
         marks = {"older_code": bool(page.older(record)), "time_pairing": pairing(page.ratio(arm, mbit))}
         found.append({**place, **line, **marks})
-    return frame(found)
+    return table_of(found)
 
 
 def shown(page: ScalingPage, table: pd.DataFrame) -> pd.DataFrame:
-    """A line per arm: what it sends and holds, and its step over each link with the ratio to CoMERA's."""
+    """Return a line per arm: what it sends and holds, and its step over each link with the ratio to CoMERA's."""
     steps = measured(page, table)
     if steps.empty:
         return pd.DataFrame(columns=["arm"])
@@ -207,7 +206,7 @@ def _heading(axes: Any, words: str) -> None:
 
 
 def _count_look(column: str) -> dict[str, Any]:
-    """The mark of a way to count."""
+    """Return the mark of a way to count."""
     fill = {"markerfacecolor": "white"} if column == "sent_analytic_mib" else {}
     return {"linestyle": "", "marker": _MARKERS[column], "markersize": 4.2, **fill}
 
@@ -303,7 +302,7 @@ def _short(arm: str) -> str:
 
 
 def _paper_look(arm: str, link: str) -> dict[str, Any]:
-    """The arm decides colour and marker, the link dashes and filling; without an arm, of the link alone."""
+    """Return the look of a line: the arm decides colour and marker, the link, of which alone it is else, the rest."""
     stroke, (dashes, filling) = style(arm)[0], SHOWN_LINKS[link]
     colour, marker = (stroke.colour, stroke.marker) if arm else (INK, "o")
     return {
