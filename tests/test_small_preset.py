@@ -51,7 +51,7 @@ def test_both_arms_learn(records) -> None:
         assert record.metrics["accuracy"] > 100 / 3 + 15  # chance, and twelve standard errors
 
 
-def test_all_four_are_drawn(results, records, tmp_path) -> None:  # noqa: ARG001 - once all is recorded
+def test_all_four_are_drawn(results, tmp_path) -> None:
     for artifact in ("table_mnli", "table_ranks", "fig6", "truncation"):
         said = run("figures", artifact, "--experiment", "accuracy_small", f"--records={results}", f"--out={tmp_path}")
         assert "not tested here" in said  # the claims are about another model

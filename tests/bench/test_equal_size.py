@@ -48,6 +48,9 @@ def test_its_size_follows_comeras_own_settings(config):
     assert small["low_rank@size"] == pytest.approx(small["comera"], rel=0.02)
     own = counts(changed(config, "methods", [{"comera": {"table_ranks": 24}}, "low_rank@size"]))
     assert own["low_rank@size"] == pytest.approx(own["comera"], rel=0.02)
+    config |= {"ratio": 2.0, "methods": ["comera", "low_rank@size"]}
+    ratios = counts(changed(config, "settings", {"comera": {"ratio": 4.0}}))
+    assert ratios["low_rank@size"] == pytest.approx(ratios["comera"], rel=0.02)
 
 
 def test_a_rival_of_equal_rank_has_comeras_middle_ranks_at_a_ratio(config):

@@ -76,29 +76,23 @@ ODD = st.sampled_from(
 WHOLE = (
     "batch_size",
     "sequence_length",
+    "seed",
+    "parallel",
     "timing.blocks",
     "timing.max_steps",
     "timing.warmup_steps",
+    "timing.extra_blocks",
     "model.layers",
     "model.width",
     "model.heads",
     "model.feed_forward",
     "model.vocabulary",
     "model.positions",
-    "seed",
-    "parallel",
-    "timing.extra_blocks",
     "settings.lora.rank",
     "settings.galore.rank",
     "settings.lte.heads",
 )
-REAL = (
-    "timing.block_seconds",
-    "timing.time_limit_s",
-    "settings.dense.lr",
-    "settings.galore.lr_projected",
-    "settings.comera.lr_cores",
-)
+REAL = ("timing.block_seconds", "timing.time_limit_s", "settings.dense.lr", "settings.galore.lr_projected")
 FLAGS = ("cuda_graph", "compile", "fetch", "resume")
 NAMES = ("workload", "measure", "device", "precision", "reuse", "timing.allocator")
 NOT_REAL = ODD.filter(lambda text: text != "1.5")
