@@ -20,7 +20,7 @@ from bench.core.record import Record
 LONG_AGO, LATELY = "1999-01-01T00:00:00+00:00", "2099-01-01T00:00:00+00:00"
 
 #: No record of these is committed; the goldens have pages of them.
-WITHOUT_RECORDS = {"widths", "table_products"}
+WITHOUT_RECORDS = {"table_products"}
 NAMES = sorted(set(ARTIFACTS) - WITHOUT_RECORDS)
 
 _ANY = frozenset({"precision", "data_hash", "sequence_length", "workload", "model"})
