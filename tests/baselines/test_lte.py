@@ -194,3 +194,11 @@ def test_the_last_heads_have_fewer_of_a_smaller_batch(batch, shares):
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("rank", "n"), [(3, 8), (4, 4), (1, 5)])
+def test_a_starts_with_orthogonal_rows_of_stated_length(rank, n):
+    layer = LTELinear(nn.Linear(n, 6), rank, heads=5)
+    expected = (n / rank) * torch.eye(rank).expand(5, rank, rank)
+    torch.testing.assert_close(layer.adapter_a @ layer.adapter_a.mT, expected)
+    assert not layer.adapter_b.any()

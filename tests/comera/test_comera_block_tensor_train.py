@@ -174,6 +174,16 @@ def test_a_solved_shape_has_the_wanted_size_or_the_nearest_there_is(sizes, ratio
         assert solve_blocks(*sizes, ratio, rank).rank == rank
 
 
+def test_the_prototypes_blocks_are_found():
+    found = [solve_blocks(*sizes, 4) for sizes in [(128, 128), (128, 512), (512, 128), (256, 256)]]
+    assert [(s.in_size, s.in_blocks, s.out_blocks, s.out_size, s.rank) for s in found] == [
+        (16, 8, 8, 16, 2),
+        (16, 8, 32, 16, 2),
+        (16, 32, 8, 16, 2),
+        (16, 16, 16, 16, 2),
+    ]
+
+
 @pytest.mark.parametrize("init", ["normal", "spectral", "orthogonal"])
 def test_starts_have_the_sizes_they_promise(init):
     torch.manual_seed(0)

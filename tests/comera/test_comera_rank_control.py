@@ -42,7 +42,7 @@ def outputs(layer):
 
 @given(st.lists(st.floats(-2, 2), max_size=12), st.sampled_from([0.0, THRESHOLD, 0.5]))
 def test_entries_up_to_the_threshold_are_zero_and_others_untouched(entries, threshold):
-    entries = [*entries, threshold, -threshold, 0.0]
+    entries = [*entries, threshold, -threshold, 1.001 * threshold, 0.0]
     diagonals = torch.tensor(entries, dtype=torch.float64)
     wanted = [entry if abs(entry) > threshold else 0.0 for entry in entries]
     assert effective_diagonals(diagonals, threshold).tolist() == wanted
