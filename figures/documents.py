@@ -91,7 +91,6 @@ def filled(text: str, folders: Sequence[Path], ledger: Callable[[], str]) -> str
 
     Raises DocumentError: a place that names a file, a column or a value that there is not.
     """
-
     contents: Mapping[str, Callable[[str], str]] = {
         "value": lambda words: _value(*_drawn(words, folders)),
         "pivot": lambda words: f"\n{_pivot(*_drawn(words, folders))}",

@@ -1,4 +1,6 @@
-"""All figures and tables by name. An artifact is found
+"""All figures and tables by name.
+
+An artifact is found
 
 * in a module of ``figures/artifacts`` that names it in ``ARTIFACT``;
 * through an entry point of another package, group :data:`ENTRY_POINTS`;

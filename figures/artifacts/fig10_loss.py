@@ -33,6 +33,7 @@ def minutes_of(run: Record) -> dict[int, float]:
 
 
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the held-out loss by step and by time, a curve per arm."""
     name, strokes = study.metric.name, fig6.looks(study)
     found = fig6.bands(table, name)
     rows = [row for row in study.rows if row.finished]

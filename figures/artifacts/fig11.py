@@ -207,6 +207,7 @@ def _draw_plan(axes: Any, planned: Planned, mark: str) -> None:
 
 
 def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+    """Draw the plan of each layer as tensor diagrams, a row per step."""
     paper = Page(caption.title, caption.facts, (*caption.of_picture, *caption.notes), len(page.planned))
     for part, (slot, planned) in enumerate(page.planned.items()):
         [[axes]] = paper.panels(part, _BELOW + _heights(planned)[1])

@@ -69,6 +69,7 @@ def precision_columns(page: Precisions, line: PrecisionLine) -> dict[str, Any]:
 
 
 def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with a line per arm and precision, as people read it."""
     metric = page.metric
     less = difference_format(metric, "less")
     than = Format("than", left=True)

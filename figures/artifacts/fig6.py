@@ -158,6 +158,7 @@ def _draw_stages(axes: Any, study: Study) -> None:
 
 
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the validation accuracy by epoch, a curve per arm."""
     name, found = study.metric.name, bands(table, study.metric.name)
     at, strokes = "step" if by_step(study) else "epoch", looks(study)
     rows: Mapping[str, StudyRow] = {row.name: row for row in study.rows if row.finished}

@@ -119,6 +119,7 @@ def about(page: Fig7Page, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw(page: Fig7Page, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw time per epoch with the toggle off and on, a panel per batch size."""
     sheet, named, measured = bars.Sheet(page.kind, COMERA), _named(table), _is_measured(table)
 
     def label(line: bars.Line, bar: bars.Bar) -> str:

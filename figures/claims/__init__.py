@@ -1,0 +1,1 @@
+"""Published claims, the rules that judge them, and their verdicts."""

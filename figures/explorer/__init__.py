@@ -1,0 +1,1 @@
+"""One page in which every record is a point."""

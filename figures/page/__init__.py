@@ -1,0 +1,1 @@
+"""What figures share: paper, panels, colours, captions, notes."""

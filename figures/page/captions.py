@@ -44,7 +44,7 @@ def _template(source: Path | str) -> jinja2.Template:
 
 
 def caption(template: Path | str, about: Mapping[str, Any]) -> Caption:
-    """Fill a template.
+    r"""Fill a template.
 
     Args:
         template: its path, or its text.
@@ -54,7 +54,7 @@ def caption(template: Path | str, about: Mapping[str, Any]) -> Caption:
         jinja2.UndefinedError: the template asks for a variable that there is not.
 
     Example:
-        >>> found = caption("# Times on {{ page }}\\nMeasured twice.\\n\\n* In ms.", {"page": "a CPU"})
+        >>> found = caption("# Times on {{ page }}\nMeasured twice.\n\n* In ms.", {"page": "a CPU"})
         >>> found.title, found.facts, found.notes
         ('Times on a CPU', ['Measured twice.'], ['In ms.'])
     """

@@ -40,6 +40,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class RatioPanel:
+    """One panel over the ratio: a curve per arm, and dense training as a line."""
+
     title: str
     axis: str
     curves: tuple[Curve, ...]

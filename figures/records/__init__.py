@@ -1,0 +1,1 @@
+"""What figures ask of records: times, scores, sizes, searches, plans."""

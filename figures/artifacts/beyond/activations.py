@@ -417,6 +417,7 @@ def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> 
 
 
 def draw(page: ActivationsPage, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw what is kept by kind of tensor, and the largest batch, peak and time by batch size."""
     footnotes = Footnotes()
     bands = _bands(page, table, footnotes)
     foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)

@@ -193,6 +193,7 @@ def doubtful(table: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the loss against each cost, a row of panels per optimizer."""
     stored: Any = [one.run.stored_mib if one.run else None for one in page.ordered]
     table = table.assign(stored_mib=stored)
     arms = sorted(dict.fromkeys(table.loc[table["arm"] != DENSE, "arm"]), key=lambda arm: arm != NARROW)

@@ -180,6 +180,7 @@ _ORIGINS = {
 
 
 def draw(page: Origins, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+    """Draw the loss of each format by where its weights come from."""
     handles = [_dot(kind, label=words) for kind, (*_, words) in _ORIGINS.items() if (table["origin"] == kind).any()]
     handles.append(Line2D([], [], color=DENSE_STROKE.colour, linewidth=0.8, label=f"{DENSE}: its loss"))
     handles.append(seeds_handle())

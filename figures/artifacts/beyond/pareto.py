@@ -244,6 +244,7 @@ def _scale(axes: Any, sizes: Sequence[float], spans: Sequence[tuple[float, float
 
 
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the value against each cost, with the front of each."""
     named, limits, metric = _named(study, table), _limits(study), study.metric
     arms = dict.fromkeys([COMERA, *(row.slot.arm for row in study.rows if row.slot.arm != DENSE)])
     style = strokes(list(arms)) | {DENSE: DENSE_STROKE}  # as in Fig. 12

@@ -282,6 +282,7 @@ def _draw_panels(page: Page, table: pd.DataFrame) -> None:
 
 
 def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+    """Draw the planner's choice over the best candidate, a point per shape."""
     paper = Page(caption.title, caption.facts, caption.notes, parts=2)
     _draw_maps(paper, table)
     _draw_panels(paper, table)

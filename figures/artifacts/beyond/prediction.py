@@ -140,6 +140,7 @@ def about(page: PredictionPage, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw(page: PredictionPage, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the error of each prediction, by arm."""
     limit, rows = 100 * page.limit, by_workload(page, table)
     paper = Page(caption.title, caption.facts, caption.notes)
     [[axes]] = paper.panels(0, _LINE * len(rows))

@@ -133,6 +133,7 @@ def about(page: Widths, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw(_: Widths, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw dense training's time over that of each arm at its fastest, a panel per part."""
     best = fastest(table)
     looks = strokes(sorted(set(best["arm"]), key=by_arm))
     handles = [stroke_handle(stroke, f"dense / {arm}") for arm, stroke in looks.items()]

@@ -82,6 +82,7 @@ def about_log(study: Study) -> dict[str, Any]:
 
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+    """Return what the caption says of arms, probes and seeds."""
     return {**training.about_study(study, table), **about_log(study)}
 
 

@@ -31,6 +31,7 @@ def table(page: Precisions) -> pd.DataFrame:
 
 
 def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with a line per arm and precision, as people read it."""
     columns = {metric.name: metric_format(metric) for metric in (NCE, ACCURACY, AUC)}
     for metric in (NCE, ACCURACY):
         columns[f"{metric.name}_less_fp32"] = difference_format(metric, f"{metric.short} less FP32", unit=False)

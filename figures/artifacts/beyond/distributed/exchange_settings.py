@@ -133,6 +133,7 @@ def about(page: Settings, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw(page: Settings, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the step time by the size of buckets, and by the steps between two averages."""
     arms = sorted(set(table["arm"]), key=by_arm)
     timed = table.dropna(subset="step_ms")
     handles = [stroke_handle(style(arm)[0], arm) for arm in arms]

@@ -184,6 +184,7 @@ def _named(workload: str) -> str:
 
 
 def draw(page: ScalingPage, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw bytes of a step, its time against the link's rate, and the model by ranks."""
     steps = measured(page, table)
     place = Page(caption.title, caption.facts, (*caption.of_picture, *caption.notes), 3)
     [[sent, times]] = place.panels(0, 2.9, 2, widths=[1, 1.7])
