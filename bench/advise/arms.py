@@ -78,7 +78,7 @@ class AdvisedArm:
         """Build the method afresh, for a model of any depth.
 
         Raises:
-            ValueError: the arm cannot be had of this model, such as at this ratio.
+            ValueError: this model cannot have the arm, such as at this ratio.
         """
         if self.base == MUON:
             return Prescribed(build("dense", "", default_settings("dense")), _MUON)

@@ -72,7 +72,7 @@ def toggles_unsupported(cell: Cell | StepCell, method: Method, model: nn.Module)
     ``model`` is the dense or the adapted one, whose blocks are the same.
     """
     return (
-        (toggle_unsupported(cell, "is not had with several ranks") if cell.world_size > 1 else None)
+        (toggle_unsupported(cell, "does not work with several ranks") if cell.world_size > 1 else None)
         or (graph_unsupported(method, cell.device) if cell.cuda_graph else None)
         or (compile_unsupported(cell.device) if cell.compile else None)
         or precision_unsupported(cell.precision, cell.device)
@@ -96,7 +96,7 @@ def graph_unsupported(method: Method, device: str) -> str | None:
     kind = torch.device(device).type
     if kind != "cuda":
         return f"cuda_graph=true needs a CUDA device, this one is {kind}; use cuda_graph=false."
-    return f"cuda_graph=true cannot be had: {method.capture_reason}" if method.capture == "none" else None
+    return f"cuda_graph=true does not work here: {method.capture_reason}" if method.capture == "none" else None
 
 
 def compile_unsupported(device: str) -> str | None:
@@ -118,7 +118,7 @@ def compile_unsupported(device: str) -> str | None:
 def _checkpoint_unsupported(model: nn.Module, cuda_graph: bool) -> str | None:
     if cuda_graph:
         return (
-            "cuda_graph=true cannot be had with checkpoint=true, which reads the generator's state during a capture; "
+            "cuda_graph=true does not work with checkpoint=true, which reads the generator's state during a capture; "
             "use one of them."
         )
     if not any(True for _ in blocks_of(model)):

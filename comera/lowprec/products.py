@@ -6,7 +6,7 @@ along that one, with rows and columns of zeros behind them up to multiples of 16
 of a weight is summed over. What lies between the products, biases and rank entries among it, stays as it is.
 
 A map through a rank rounds twice as many operands as a dense one. Those that are as thin as the rank are a small share
-of the bytes, which bound such products, so they can be had as sums of two FP8 terms (:attr:`FP8.terms`), the second of
+of the bytes, which bound such products, so they may be sums of two FP8 terms (:attr:`FP8.terms`), the second of
 which holds what rounding the first has left: then only activations and gradients of the full width lose what FP8 loses.
 Terms go through one product: beside each other along a summed rank, or as further rows, whose results are added.
 """

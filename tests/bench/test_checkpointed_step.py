@@ -59,7 +59,7 @@ def test_its_memory_is_predicted_for_each_device(device):
     ("changes", "sentence"),
     [
         ({"workload": "linear", "workload_settings": {}}, "checkpoint=true needs a model with blocks"),
-        ({"cuda_graph": True, "device": "cuda"}, "cuda_graph=true cannot be had with checkpoint=true"),
+        ({"cuda_graph": True, "device": "cuda"}, "cuda_graph=true does not work with checkpoint=true"),
     ],
 )
 def test_what_cannot_be_checkpointed_has_a_reason(changes, sentence):

@@ -1,4 +1,4 @@
-"""The one answer to the question whether a cell can run, as a table; a step that can be had runs."""
+"""The one answer to the question whether a cell can run, as a table; a step that it allows runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CASES = [
     (GRAPH, None),
     ({"precision": "tf32", "device": "cuda"}, None),
     ({"cuda_graph": True}, "cuda_graph=true needs a CUDA device"),
-    ({**GRAPH, "checkpoint": True}, "cuda_graph=true cannot be had with checkpoint=true"),
-    ({**GRAPH, "method": "galore", "variant": "per_layer"}, "cuda_graph=true cannot be had: "),
-    ({"compile": True, "world_size": 2}, "compile=true is not had with several ranks"),
+    ({**GRAPH, "checkpoint": True}, "cuda_graph=true does not work with checkpoint=true"),
+    ({**GRAPH, "method": "galore", "variant": "per_layer"}, "cuda_graph=true does not work here: "),
+    ({"compile": True, "world_size": 2}, "compile=true does not work with several ranks"),
     ({"precision": "tf32"}, "precision=tf32 needs a CUDA device"),
     ({**LINEAR, "checkpoint": True}, "checkpoint=true needs a model with blocks"),
     ({"method": "lte", "batch_size": 3}, "LTE shards the batch"),
