@@ -26,6 +26,7 @@ COMMANDS = {
     "claims": "print the verdict of the records on each published claim",
     "report": "write one HTML page: verdicts, figures and tables",
     "explore": "write one HTML page in which every record is a point",
+    "list": "name all experiments, methods, workloads, measures and settings",
 }
 
 #: Commands of figures, a floor above, which runs as a program of its own.
@@ -33,15 +34,21 @@ _READERS = {"claims": "figures.claims", "report": "figures.report", "explore": "
 
 
 def _known() -> str:
-    """Return the available experiments, methods, workloads and settings by name."""
+    """Return all experiments, methods, workloads, measures and settings by name."""
     from bench.measures import available as measures
     from bench.measures import named
     from bench.protocol.methods import available as methods
     from bench.workloads import available as workloads
     from bench.workloads import config_sections, workload_class
 
-    lines = [f"experiments: {', '.join(experiments())}", f"methods:     {', '.join(methods())}"]
-    lines += [f"workloads:   {', '.join(f'{name} ({workload_class(name).section}.*)' for name in workloads())}"]
+    kinds = {
+        "experiments": experiments(),
+        "methods": methods(),
+        "workloads": [f"{name} ({workload_class(name).section}.*)" for name in workloads()],
+    }
+    lines: list[str] = []
+    for kind, names in kinds.items():
+        lines += textwrap.wrap(", ".join(names), 120, initial_indent=f"{kind + ':':13}", subsequent_indent=" " * 13)
     lines += ["measures:", *(f"  {name:15} {named(name).words}" for name in measures()), "sections:"]
     for section, settings in config_sections().items():
         values = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
@@ -49,17 +56,15 @@ def _known() -> str:
     return "\n".join([*lines, ""])
 
 
-def _parser(asked: str) -> Parser:
-    """Return the parser of all commands; ``asked`` names the command whose help is printed.
-
-    The list of available experiments takes long to make, so only that help has it.
-    """
+def _parser() -> Parser:
+    """Return the parser of all commands."""
     form = argparse.RawDescriptionHelpFormatter
     parser = Parser(
         prog="python -m bench",
         usage="python -m bench [run] experiment=NAME [key=value ...]\n       python -m bench COMMAND ...",
         description="Measure time, memory and accuracy of training methods. Details: python -m bench COMMAND --help",
-        epilog=_known() if asked in ("-h", "--help") else None,
+        epilog="python -m bench experiment=fig1 batch_size=8    measures Fig. 1's arms at one batch size\n"
+        "python -m bench list                            names what there is to ask for",
         formatter_class=form,
     )
     # longer than any command, so that argparse leaves room for each in one line
@@ -71,8 +76,6 @@ def _parser(asked: str) -> Parser:
         commands[name] = subparsers.add_parser(name, help=does, description=description, formatter_class=form)
         if name in ("run", "campaign", "search"):
             commands[name].add_argument("settings", metavar="key=value", nargs="*")
-    if asked == "run":
-        commands["run"].epilog = _known()
     stop = "stop the run under way after so many seconds (default: no limit)"
     commands["campaign"].add_argument("--stop-after", metavar="SECONDS", type=float, help=stop)
     further = "train the best rate with further seeds (default: 1,2; empty for none)"
@@ -167,7 +170,7 @@ def _command(arguments: list[str]) -> None:
     elif command == "run" and not asks_help:
         _run(arguments[1:])
     else:
-        _dispatch(_parser(command if asks_help else ""), arguments)
+        _dispatch(_parser(), arguments)
 
 
 def _dispatch(parser: Parser, arguments: list[str]) -> None:
@@ -198,6 +201,8 @@ def _dispatch(parser: Parser, arguments: list[str]) -> None:
             from bench.commands import speed
 
             speed.run(given.rounds)
+        case "list":
+            print(_known(), end="")
         case "merge":
             from bench.commands import merge
 

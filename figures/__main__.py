@@ -50,18 +50,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def _epilog() -> str:
-    lines = ["figures and tables (the experiments whose records they are made of):"]
+    lines = ["figures and tables:"]
     for name, artifact in artifacts().items():
-        text = f"{artifact.summary} (records: {', '.join(artifact.experiments)})."
-        lines += textwrap.wrap(text, 110, initial_indent=f"  {name:<21}", subsequent_indent=" " * 23)
+        summary = textwrap.shorten(artifact.summary.partition(";")[0], 96, placeholder=" …")
+        lines.append(f"  {name:<20} {summary}")
     return (
         "\n".join(lines)
         + """
 
-Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers).
-All of it on one page beside the claims: python -m figures report; the verdicts alone: python -m figures
-claims (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports modules of your own that register figures.
-Records are made by python -m bench; a make target reproduce-… does both."""
+Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers). Also:
+python -m figures all, claims, report, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports
+modules of your own that register figures. An example: python -m figures fig1 --records results/reference"""
     )
 
 
@@ -96,12 +95,11 @@ def _parser(program: str) -> Parser:
         prog=program,
         epilog=_epilog(),
     )
-    drawing.add_argument("figure", metavar="FIGURE", help=f"what to draw: {', '.join(artifacts())}")
+    drawing.add_argument("figure", metavar="FIGURE", help="what to draw, by a name below")
     drawing.add_argument(
         "--experiment",
         metavar="NAME",
-        help="whose records to show (default: as listed below; those of the small "
-        "presets: accuracy_small, ratios_accuracy_small)",
+        help="whose records to show, such as accuracy_small (default: the figure's own)",
     )
     ledger = command(
         "claims",

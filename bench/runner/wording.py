@@ -88,5 +88,5 @@ def reworded(error: Exception) -> str:
         return f"{text.partition('override ')[2]} cannot be used; {str(error.__cause__).splitlines()[0]}."
     if "Could not override" in text:
         key = text.partition("Could not override '")[2].partition("'")[0]
-        return f"{key} is no setting of the bench; see python -m bench run --help for those there are."
+        return f"{key} is no setting of the bench; python -m bench list names those there are."
     return text.split(" full_key:")[0][:300]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from small_cells import environment, run_bench, small
 
+import bench.__main__
 import bench.runner.sweep
 import bench.workloads
 from bench.errors import experiments
@@ -75,13 +76,22 @@ def test_a_mistake_is_one_line_that_names_it(tmp_path, pairs, arguments, named):
     assert_one_sentence(ended.status, ended.output, ended.error, [named], tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [(), ("run", "--help")])
-def test_help_names_experiments_and_methods(tmp_path, arguments):
-    ended = run_bench(tmp_path, *arguments)
+def test_the_list_names_experiments_and_methods(tmp_path):
+    ended = run_bench(tmp_path, "list")
     assert (ended.status, ended.error) == (0, "")
-    assert EXPERIMENTS in ended.output
-    assert METHODS in ended.output
+    words = " ".join(ended.output.split())
+    assert EXPERIMENTS in words
+    assert METHODS in words
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", ["", *(one for one in bench.__main__.COMMANDS if one not in bench.__main__._READERS)]
+)
+def test_the_help_of_a_command_fits_a_screen(tmp_path, command):
+    lines = run_bench(tmp_path, *command.split(), "--help").output.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 125
 
 
 def in_a_process(folder, *words, code="import bench.__main__; bench.__main__.main()"):

@@ -93,7 +93,7 @@ def test_a_module_named_in_the_environment_is_imported_here_and_by_the_processes
     assert ended.status == 0, ended.error
     [record] = read_all(tmp_path / "results")
     assert (record.status, record.measure, record.parameters > 0) == ("ok", "counted", True), record.message
-    assert re.search(r"^  counted +count the dense model$", run_bench(tmp_path, "--help").output, re.MULTILINE)
+    assert re.search(r"^  counted +count the dense model$", run_bench(tmp_path, "list").output, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

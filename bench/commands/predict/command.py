@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench.commands.predict import layers, model
 from bench.commands.predict.ranks import MODELLED, split
-from bench.commands.predict.step import answer_to, checked_words, question_of, sections
+from bench.commands.predict.step import answer_to, checked_words, question_of
 from bench.errors import CONF, ConfigError, Parser, stop_with
 from bench.estimate.communication import LINKS
 from bench.estimate.devices import DEVICES, device_named
@@ -24,7 +24,7 @@ from bench.workloads import available as workloads
 
 def _parser() -> Parser:
     lists: dict[str, Sequence[str]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
-    lists |= {"links": tuple(LINKS), "exchanges": MODELLED, "sections": [f"{name}.*" for name in sections()[1:]]}
+    lists |= {"links": tuple(LINKS), "exchanges": MODELLED}
     usage, _, about = (CONF / "help" / "predict.txt").read_text(encoding="utf-8").partition("\n\n")
     parser = Parser(
         prog="python -m bench predict",
