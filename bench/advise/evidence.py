@@ -60,7 +60,7 @@ class Evidence:
 @functools.cache
 def evidence(root: Path = RECORDS) -> Evidence | None:
     """Read the evidence from the records below ``root``; None where they hold none."""
-    records = [record for record in read_all(root, EXPERIMENT) if record.status == "ok"]
+    records = _of_one_ratio([record for record in read_all(root, EXPERIMENT) if record.status == "ok"])
     losses = {key: _chosen(some) for key, some in _by_arm(records).items()}
     dense = {name: losses.get(("dense", "", name)) for name in OPTIMIZERS}
     if any(loss is None for loss in dense.values()):
@@ -70,6 +70,16 @@ def evidence(root: Path = RECORDS) -> Evidence | None:
         gap = loss - (dense[optimizer] or math.nan)
         gaps[method, optimizer] = min(gap, gaps.get((method, optimizer), math.inf))
     return Evidence(gaps, (dense["muon"] or 0) - (dense["adamw"] or 0), _matrices_ratio(records), _words(records))
+
+
+def _of_one_ratio(records: list[Record]) -> list[Record]:
+    """Return dense training and the arms of the ratio that most optimizers have, the smallest of several."""
+    optimizers: dict[float, set[str]] = defaultdict(set)
+    for record in records:
+        if record.ratio is not None:
+            optimizers[record.ratio].add(_config(record)["training"]["recipe"]["optimizer"])
+    chosen = min(optimizers, key=lambda ratio: (-len(optimizers[ratio]), ratio), default=None)
+    return [record for record in records if record.ratio in (None, chosen)]
 
 
 def _by_arm(records: list[Record]) -> dict[tuple[str, str, str], dict[float, list[Record]]]:

@@ -116,6 +116,7 @@ def test_the_measured_gaps_are_those_of_the_committed_table():
     found = evidence()
     [path] = (RECORDS.parents[1] / "figures" / "rendered" / "reference").glob("formats-*-tiny.csv")
     table = pd.read_csv(path)
+    table = table[table["ratio"].isna() | (table["ratio"] == table.loc[table["optimizer"] == "adamw", "ratio"].min())]
     dense = table[table["arm"] == "dense"].set_index("optimizer")["test_loss"]
     for (method, optimizer), gap in found.gaps.items():
         rows = table[(table["optimizer"] == optimizer) & table["arm"].str.match(rf"{method}(?!:narrow)\b")]

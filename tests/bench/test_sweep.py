@@ -226,7 +226,7 @@ ON_CUDA = {"device": "cuda", "batch_size": 16}
 )
 def test_toggles_combine_or_are_refused_with_a_reason(monkeypatch, cell, named):
     monkeypatch.setattr(bench.runner.sweep, "compile_unsupported", lambda device: None)  # noqa: ARG005
-    found = bench.runner.sweep.unsupported(cell, Data())
+    found = bench.runner.sweep.cell_unsupported(cell, Data())
     assert (found is None) if named is None else named in found
 
 
