@@ -104,13 +104,18 @@ sys.exit(status)
 """
 
 
+def out_of(words: Sequence[str], folder: Path) -> list[str]:
+    """The argument that names the folder of drawn files; the verdicts alone write none."""
+    return [] if "claims" in words else ["--out", str(folder)]
+
+
 def redrawn(words: Sequence[str], records: Path, out: Path) -> tuple[dict[str, bytes], str]:
     """The same by two processes of other hash seeds, which agree and import nothing heavy."""
     found = []
     for number in ("1", "2"):
         folder = out / number
         done = subprocess.run(
-            [sys.executable, "-c", GUARDED, *words, "--records", str(records), "--out", str(folder)],
+            [sys.executable, "-c", GUARDED, *words, "--records", str(records), *out_of(words, folder)],
             cwd=ROOT,
             env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(out)},
             capture_output=True,
