@@ -33,11 +33,11 @@ def sizes(comera: float = 6.0) -> list[Record]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers or offers is gone after it."""
-    monkeypatch.setattr(registry, "_registered", {})
-    yield
-    monkeypatch.undo()
+def nothing_stays() -> Iterator[None]:
+    """What a test registers or offers is gone after it, also where it undoes its own patches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_registered", {})
+        yield
     registry._found.cache_clear()
 
 
