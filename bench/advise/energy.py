@@ -12,7 +12,7 @@ _MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Energy:
-    """What one step takes beyond what the idle GPU would have taken in the same time.
+    """Energy of one step, beyond what the idle GPU would have taken in the same time.
 
     Attributes:
         energy_j: joules of a step, idle subtracted.

@@ -1,4 +1,4 @@
-"""What operations of a CPU hold inside: tensors that are gone when they return, so that no trace shows them."""
+"""Tensors inside operations of a CPU, which are gone when these return, so that no trace shows them."""
 
 from collections.abc import Mapping
 from typing import Any

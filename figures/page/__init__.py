@@ -1,1 +1,1 @@
-"""What figures share: paper, panels, colours, captions, notes."""
+"""Paper, panels, colours, captions and notes that figures share."""

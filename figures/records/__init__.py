@@ -1,1 +1,1 @@
-"""What figures ask of records: times, scores, sizes, searches, plans."""
+"""Times, scores, sizes, searches and plans, taken from records."""

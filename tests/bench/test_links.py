@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def why_not() -> str | None:
-    """Why there can be no links here; None where a pair can be made."""
+    """Return why there can be no links here; None where a pair can be made."""
     try:
         with Links(2, 100):
             return None
