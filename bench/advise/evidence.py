@@ -2,7 +2,8 @@
 
 The bed is a small language model on one corpus of repetitive text (experiment ``formats_tiny``). Each arm had its own
 search of rates; the rate is the one with the lowest validation loss, the gap the mean over seeds on the test data. An
-arm with several starts is given its best one. Matrices were 4 times smaller there, whatever ratio is asked for here.
+arm with several starts is given its best one. Matrices were 4 and 8 times smaller there; an arm is given the gap at the
+nearer of the two.
 """
 
 import functools
@@ -31,19 +32,21 @@ class Evidence:
     """Measured gaps on the test bed, in nats above dense training under the same optimizer.
 
     Attributes:
-        gaps: by method and optimizer.
+        gaps: by how many times smaller the matrices were, then by method and optimizer.
         muon: loss of dense training under Muon, less that under AdamW.
-        ratio: how many times smaller the matrices were.
         words: the bed, in words.
     """
 
-    gaps: Mapping[tuple[str, str], float]
+    gaps: Mapping[float, Mapping[tuple[str, str], float]]
     muon: float
-    ratio: float
     words: str
 
+    def nearest(self, ratio: float) -> float:
+        """Return the measured ratio that is nearest to one that is asked for, as a factor."""
+        return min(self.gaps, key=lambda measured: abs(math.log(measured / ratio)))
+
     def gap(self, arm: AdvisedArm) -> dict[str, float]:
-        """Return the gap of an arm by optimizer; empty where none was measured.
+        """Return the gap of an arm by optimizer, at the nearest ratio; empty where none was measured.
 
         The arms of exact arithmetic are dense training itself, so their gap is 0 by construction.
         """
@@ -54,41 +57,41 @@ class Evidence:
             return {"adamw": self.muon}
         if arm.ratio is None:
             return {}
-        return {name: self.gaps[base, name] for name in OPTIMIZERS if (base, name) in self.gaps}
+        found = self.gaps[self.nearest(arm.ratio)]
+        return {name: found[base, name] for name in OPTIMIZERS if (base, name) in found}
 
 
 @functools.cache
 def evidence(root: Path = RECORDS) -> Evidence | None:
-    """Read the evidence from the records below ``root``; None where they hold none."""
-    records = _of_one_ratio([record for record in read_all(root, EXPERIMENT) if record.status == "ok"])
+    """Read the evidence from the records below ``root``; None where they hold none.
+
+    A ratio counts where arms were trained at it under every optimizer.
+    """
+    records = [record for record in read_all(root, EXPERIMENT) if record.status == "ok"]
     losses = {key: _chosen(some) for key, some in _by_arm(records).items()}
-    dense = {name: losses.get(("dense", "", name)) for name in OPTIMIZERS}
-    if any(loss is None for loss in dense.values()):
+    dense = {name: loss for name in OPTIMIZERS if (loss := losses.get((None, "dense", "", name))) is not None}
+    if len(dense) < len(OPTIMIZERS):
         return None
-    gaps: dict[tuple[str, str], float] = {}
-    for (method, _, optimizer), loss in losses.items():
-        gap = loss - (dense[optimizer] or math.nan)
-        gaps[method, optimizer] = min(gap, gaps.get((method, optimizer), math.inf))
-    return Evidence(gaps, (dense["muon"] or 0) - (dense["adamw"] or 0), _matrices_ratio(records), _words(records))
+    gaps: dict[float, dict[tuple[str, str], float]] = defaultdict(dict)
+    for (ratio, method, _, optimizer), loss in losses.items():
+        if ratio is not None:
+            gap = loss - dense[optimizer]
+            gaps[ratio][method, optimizer] = min(gap, gaps[ratio].get((method, optimizer), math.inf))
+    whole = {ratio: some for ratio, some in gaps.items() if {name for _, name in some} == {*OPTIMIZERS}}
+    by_matrices = {_matrices_ratio(records, ratio): some for ratio, some in sorted(whole.items())}
+    return Evidence(by_matrices, dense["muon"] - dense["adamw"], _words(records))
 
 
-def _of_one_ratio(records: list[Record]) -> list[Record]:
-    """Return dense training and the arms of the ratio that most optimizers have, the smallest of several."""
-    optimizers: dict[float, set[str]] = defaultdict(set)
-    for record in records:
-        if record.ratio is not None:
-            optimizers[record.ratio].add(_config(record)["training"]["recipe"]["optimizer"])
-    chosen = min(optimizers, key=lambda ratio: (-len(optimizers[ratio]), ratio), default=None)
-    return [record for record in records if record.ratio in (None, chosen)]
+def _by_arm(records: list[Record]) -> dict[tuple[float | None, str, str, str], dict[float, list[Record]]]:
+    """Return records by ratio, method, variant and optimizer, then by rate.
 
-
-def _by_arm(records: list[Record]) -> dict[tuple[str, str, str], dict[float, list[Record]]]:
-    """Return records by method, variant and optimizer, then by rate; narrower dense models are no arm of the table."""
-    found: dict[tuple[str, str, str], dict[float, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    Narrower dense models are no arm of the table, and the one rule of rates is the common one.
+    """
+    found: dict[tuple[float | None, str, str, str], dict[float, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         recipe = _config(record)["training"]["recipe"]
-        if (record.method, record.variant) != ("dense", "narrow"):
-            found[record.method, record.variant or "", recipe["optimizer"]][recipe["lr"]].append(record)
+        if (record.method, record.variant) != ("dense", "narrow") and not recipe.get("per_core"):
+            found[record.ratio, record.method, record.variant or "", recipe["optimizer"]][recipe["lr"]].append(record)
     return found
 
 
@@ -99,14 +102,14 @@ def _chosen(rates: Mapping[float, list[Record]]) -> float:
     return fmean(record.metrics["test_loss"] for record in rates[best])
 
 
-def _matrices_ratio(records: list[Record]) -> float:
-    """How many times smaller the matrices of the blocks were than the dense model's."""
-    sizes = {record.method: record.parameters for record in records if record.variant != "narrow"}
-    dense, btt = sizes["dense"] or 0, sizes["btt"] or 0
-    settings = _config(records[0])["workload_settings"]
+def _matrices_ratio(records: list[Record], ratio: float) -> float:
+    """How many times smaller the matrices of the blocks were at a ratio of the whole model, by block tensor trains."""
+    dense = next(record for record in records if record.ratio is None)
+    btt = next(record for record in records if record.method == "btt" and record.ratio == ratio)
+    settings = _config(dense)["workload_settings"]
     width, hidden = settings["width"], settings["feed_forward"] or 4 * settings["width"]
     matrices = settings["blocks"] * (4 * width**2 + 2 * width * hidden)
-    return float(matrices / (matrices - dense + btt))
+    return round(matrices / (matrices - (dense.parameters or 0) + (btt.parameters or 0)), 2)
 
 
 def _words(records: list[Record]) -> str:

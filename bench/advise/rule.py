@@ -58,7 +58,7 @@ def advice(answer: Answer) -> str:
     if others:
         row = others[0]
         return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense AdamW fits, and it keeps the model."
-    measured = [row for row in _by_gap(rows) if row.largest]
+    measured = [row for row in _by_gap(answer, rows) if row.largest]
     if measured:
         row = measured[0]
         return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense model fits, and {_gap(row)}."
@@ -72,10 +72,24 @@ def _first(rows: Sequence[Row], batch_size: int) -> Row | None:
     return next((row for row in rows if row.fits(batch_size)), None)
 
 
-def _by_gap(rows: Sequence[Row]) -> list[Row]:
-    """Structured arms whose gap was measured, the smallest one first; at an equal gap CoMERA comes last."""
-    measured = [row for row in rows if row.arm.kind is Kind.STRUCTURED and row.gap]
-    return sorted(measured, key=lambda row: (_worst(row), row.arm.name.startswith("comera"), row.peak))
+def _by_gap(answer: Answer, rows: Sequence[Row]) -> list[Row]:
+    """Structured arms whose gap was measured, the smallest one first.
+
+    At an equal gap CoMERA comes last, and of one arm the ratio that is nearest to a measured one comes first.
+    """
+
+    def rank(row: Row) -> tuple[float, bool, float, float]:
+        return _worst(row), row.arm.name.startswith("comera"), _distance(answer, row), row.peak
+
+    return sorted((row for row in rows if row.arm.kind is Kind.STRUCTURED and row.gap), key=rank)
+
+
+def _distance(answer: Answer, row: Row) -> float:
+    """Return how far an arm's ratio is from the one that its gap was measured at, as a factor of at least 1."""
+    if answer.evidence is None or row.arm.ratio is None:
+        return 1.0
+    quotient = row.arm.ratio / answer.evidence.nearest(row.arm.ratio)
+    return max(quotient, 1 / quotient)
 
 
 def _worst(row: Row) -> float:
@@ -85,14 +99,14 @@ def _worst(row: Row) -> float:
 
 def _proven(answer: Answer, rows: Sequence[Row]) -> list[Row]:
     """Structured arms that the evidence puts level with dense training, and that are bound lower in time."""
-    dense, found = answer.row("dense"), answer.evidence
-    if dense is None or dense.least_ms is None or found is None:
+    dense = answer.row("dense")
+    if dense is None or dense.least_ms is None or answer.evidence is None:
         return []
     return [
         row
-        for row in _by_gap(rows)
+        for row in _by_gap(answer, rows)
         if _worst(row) <= LEVEL
-        and 1 / NEAR <= (row.arm.ratio or 1.0) / found.ratio <= NEAR
+        and _distance(answer, row) <= NEAR
         and row.least_ms is not None
         and row.least_ms < dense.least_ms
     ]
@@ -114,14 +128,10 @@ def _smaller_batches(answer: Answer, taken: Row) -> str:
 
 def _structured(answer: Answer, rows: Sequence[Row]) -> str:
     """Say what the structured arm with the smallest measured gap would change of dense training."""
-    ranked, dense = _by_gap(rows), answer.row("dense")
+    ranked, dense = _by_gap(answer, rows), answer.row("dense")
     if not ranked:
         return "no structured arm has a measured loss"
-    near = answer.evidence.ratio if answer.evidence else 1.0
-    best = min(
-        (row for row in ranked if row.arm.name == ranked[0].arm.name),
-        key=lambda row: abs((row.arm.ratio or 1.0) - near),
-    )
+    best = ranked[0]
     if dense is None:
         return f"{best.arm} is the structured arm of the least measured gap, but {_gap(best)}"
     costs = [f"{best.peak / dense.peak:.2f}x of the memory of dense"]

@@ -93,10 +93,6 @@ def _notes(answer: Answer) -> list[str]:
         "lora is for fine-tuning: its frozen weights must come from a trained model."
         if any(row.arm.kind is Kind.FINE_TUNING for row in answer.rows)
         else "",
-        "On a CPU bitsandbytes forms the moments of a parameter in 32 bits within one operation, which is not counted: "
-        "peaks of 8-bit arms are too low there, by up to several times the largest parameter."
-        if answer.device.kind == "cpu" and any("8bit" in row.arm.name for row in answer.rows)
-        else "",
         f"Not modelled: the allocator's rounding and fragmentation, workspaces of kernels; "
         f"{answer.device.reserve_mib:,.0f} MiB and {TOLERANCE[answer.device.kind]:.0%} are set aside for them.",
     ]
@@ -135,10 +131,11 @@ def _gap_notes(answer: Answer) -> list[str]:
     found = answer.evidence
     if found is None:
         return ["loss gap: no records of formats are here."]
+    ratios = " and ".join(f"{ratio:g}" for ratio in found.gaps)
     return [
-        f"loss gap: nats above dense training under the same optimizer, measured at matrices {found.ratio:g} times "
-        f"smaller, whatever the ratio here, on {found.words}; muon beside dense AdamW. It is no forecast for your "
-        "model. -: not measured."
+        f"loss gap: nats above dense training under the same optimizer, measured on {found.words}, with matrices "
+        f"{ratios} times smaller (the gap at the nearest ratio is shown); muon beside dense AdamW. It is no forecast "
+        "for your model. -: not measured."
     ]
 
 
@@ -158,12 +155,11 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "precision": question.precision,
         "device": answer.device.name,
         "room_bytes": round(answer.device.room_mib * _MIB),
-        "measured_at_ratio": answer.evidence.ratio if answer.evidence else None,
-        "arms": [_plain(row) for row in answer.rows],
+        "arms": [_plain(answer, row) for row in answer.rows],
     }
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(answer: Answer, row: Row) -> dict[str, Any]:
     head = {"arm": row.arm.name, "ratio": row.arm.ratio, "checkpoint": row.arm.checkpoint}
     if row.left_out:
         return head | {"left_out": row.left_out}
@@ -177,6 +173,9 @@ def _plain(row: Row) -> dict[str, Any]:
         "least_time_ms": row.least_ms,
         "bound_by": row.bound_by or None,
         "loss_gap_nats": dict(row.gap or {}),
+        "loss_gap_measured_at_ratio": found.nearest(row.arm.ratio)
+        if (found := answer.evidence) and row.arm.ratio and row.gap
+        else None,
     }
 
 

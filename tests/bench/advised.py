@@ -91,5 +91,5 @@ def row(name, ratio=None, peak=1.0, largest=64, least_ms=10.0, gap=None):
 def answer(*rows, batch_size=32):
     """Make up an answer of such rows."""
     question = question_of(["model=config.json", f"batch_size={batch_size}"])
-    found = Evidence({}, -0.3, 4.0, "a bed")
+    found = Evidence({4.0: {}}, -0.3, "a bed")
     return Answer(question, "a model", 5, 64, (2, 3), GPUS["h100"], tuple(rows), found)

@@ -11,7 +11,7 @@ from small_cells import assert_one_line, run_bench
 from tiny import one_thread  # noqa: F401
 
 from bench.advise.arms import ARMS, AdvisedArm, Kind, arms_of
-from bench.advise.evidence import RECORDS, evidence
+from bench.advise.evidence import RECORDS, Evidence, evidence
 from bench.advise.linear import Steps
 from bench.advise.model import AdvisedModel, task_of
 from bench.advise.moments import trace
@@ -116,14 +116,23 @@ def test_the_measured_gaps_are_those_of_the_committed_table():
     found = evidence()
     [path] = (RECORDS.parents[1] / "figures" / "rendered" / "reference").glob("formats-*-tiny.csv")
     table = pd.read_csv(path)
-    table = table[table["ratio"].isna() | (table["ratio"] == table.loc[table["optimizer"] == "adamw", "ratio"].min())]
     dense = table[table["arm"] == "dense"].set_index("optimizer")["test_loss"]
-    for (method, optimizer), gap in found.gaps.items():
-        rows = table[(table["optimizer"] == optimizer) & table["arm"].str.match(rf"{method}(?!:narrow)\b")]
-        rows = rows[~rows["arm"].str.contains("narrow")]
-        assert gap == pytest.approx(rows["test_loss"].min() - dense[optimizer], abs=1e-5), method
+    arms = table[table["ratio"].notna() & ~table["arm"].str.contains("narrow|per core")]
+    optimizers = arms.groupby("ratio")["optimizer"].nunique()
+    ratios = sorted(optimizers.index[optimizers == 2])
+    assert [4, 8][: len(ratios)] == list(found.gaps)
+    for ratio, gaps in zip(ratios, found.gaps.values(), strict=True):
+        for (method, optimizer), gap in gaps.items():
+            rows = arms[(arms["ratio"] == ratio) & (arms["optimizer"] == optimizer)]
+            best = rows.loc[rows["arm"].str.match(rf"{method}\b"), "test_loss"].min()
+            assert gap == pytest.approx(best - dense[optimizer], abs=1e-5), (ratio, method)
     assert found.muon == pytest.approx(dense["muon"] - dense["adamw"], abs=1e-5)
-    assert found.ratio == 4
+
+
+@pytest.mark.parametrize(("ratio", "nearest"), [(2, 4), (4, 4), (5.6, 4), (5.7, 8), (10, 8), (100, 8)])
+def test_an_arm_is_given_the_gap_at_the_nearest_measured_ratio(ratio, nearest):
+    gaps = {measured: {("btt", "adamw"): measured / 100} for measured in (4.0, 8.0)}
+    assert Evidence(gaps, -0.3, "a bed").gap(AdvisedArm("btt", ratio)) == {"adamw": nearest / 100}
 
 
 def test_without_records_no_gap_is_claimed(tmp_path):

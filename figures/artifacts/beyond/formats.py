@@ -110,6 +110,7 @@ def select(records: Records) -> list[Formats]:
         for experiment, runs in frame.groups(trained[trained["experiment"].isin(EXPERIMENTS)], "experiment"):
             kept, left_out = comparable(runs, f"training(s) of {experiment}")
             timed = df[(df["experiment"] == f"{experiment}_time") & (df["status"] == "ok")]
+            timed = timed.sort_values("ratio", ascending=False, kind="stable")  # dense is timed beside every ratio
             found = searches(list(kept["record"]), list(timed["record"]))
             steps = timed[timed["cell_id"].isin([one.timed.cell_id for one in found if one.timed])]
             of_data = df[(df["measure"] == "probe") & (df["data_hash"] == kept["data_hash"].iloc[-1])]
