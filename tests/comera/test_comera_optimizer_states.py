@@ -192,8 +192,14 @@ def decoded(state, number):
     return torch.stack(rows).reshape(values.shape)
 
 
-@pytest.mark.parametrize("closed", [CLOSED, (0,), range(1, 16), range(16)], ids=["some", "one", "many", "a bond"])
-@pytest.mark.parametrize("name", BLOCKWISE)
+@pytest.mark.parametrize(
+    ("name", "closed"),
+    [
+        *((name, CLOSED) for name in BLOCKWISE),
+        *((name, closed) for name in ("AdamW8bit", "AdEMAMix") for closed in ((0,), range(1, 16), range(16))),
+    ],
+    ids=str,
+)
 def test_bitsandbytes_states_are_cut_with_the_scales_of_their_blocks(name, closed):
     optimizers = pytest.importorskip("bitsandbytes.optim")
     model = model_of(1)
