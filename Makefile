@@ -42,9 +42,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c $(VENV)/constraints.txt -e '.[bench,slurm,test,lint,docs]'
 	@touch $@
 
-# Files of few, long tests come first: by the number of tests they would come last, and one process would wait.
+# Files with a slow test alone, which saves the imports of the others. Those of few, long tests come first: by the number
+# of tests they would come last, and one process would wait.
+SLOW = $(foreach place,test_*.py robustness figures bench baselines comera,$(sort $(shell grep -lr 'mark\.slow' tests/$(place) --include=*.py)))
+
 test-slow: $(READY) ## run the slow tests: trainings, compilations, killed sweeps
-	$(PYTEST) -m slow --no-loadscope-reorder tests/test_*.py $(addprefix tests/,robustness figures bench baselines comera)
+	$(PYTEST) -m slow --no-loadscope-reorder $(SLOW)
 
 lint: $(READY) ## check format, style, types and imports
 	$(BIN)/ruff format --check .
