@@ -149,6 +149,8 @@ def assert_refused(folder, text, *named):
         ({"recorded_at": "2999-01-01T00:00:00+00:00"}, "recorded_at"),
         ({"workload_words": {"metric": {"name": "auc"}}}, "workload_words"),
         ({"config_json": "[]"}, "config_json"),
+        ({"config_json": "{"}, "config_json"),
+        ({"samples": {"blocks": [-math.inf]}}, "Infinity"),
         ({"config_json": '{"a": 1e999}'}, "config_json"),
     ],
 )
@@ -166,6 +168,7 @@ def test_an_edited_record_is_one_line_that_names_file_and_column(tmp_path, chang
         edited().replace("12.5", "1e999"),
         edited().replace("12.5", f"1{'0' * 400}"),
         edited(ensure_ascii=True).replace("\\u2211", "\\ud800"),
+        edited().replace('"seed": 0', '"seed": 0, "\\udfffa": 1'),
     ],
 )
 def test_what_no_record_holds_is_one_line_that_names_the_file(tmp_path, text):
@@ -233,27 +236,18 @@ def test_reading_records_needs_neither_torch_nor_hydra():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "sentence"),
+    ("old", "new", "line"),
     [
-        ('"ratio": 12.5', '"ratio": 1e999', "line 12: not a readable JSON record (1e999 is no "),
-        ('"ratio": 12.5', f'"ratio": 1{"0" * 400}', "line 12: not a readable JSON record (1000"),
-        ('"ms": [', '"ms": [\n-1e999, ', "(-1e999 is no "),
-        ('"batch_size": 2', '"batch_size": 0', "line 14: column 'batch_size' holds 0; allowed: at least 1."),
-        ('"seed": 0', '"seed": -1', "column 'seed' holds -1; allowed: at least 0."),
-        ('_median_ms": 1.25', '_median_ms": -0.5', "column 'step_time_median_ms' holds -0.5; allowed: at least 0."),
-        ('"{}"', '"[]"', "column 'config_json' holds '[]'; allowed: a JSON object."),
-        ('"{}"', '"{"', "column 'config_json' holds '{'; allowed: a JSON object."),
-        ('"{}"', '"{\\"a\\": 1e999}"', "allowed: a JSON object."),
-        ('"naïve ∑"', '"na\\ud800ve"', "line 29: not a readable JSON record (\\ud800 is no character)."),
-        ('"naïve ∑": ', '"\\udfffa": ', "\\udfff is no character"),
+        ('"ratio": 12.5', '"ratio": 1e999', 12),
+        ('"batch_size": 2', '"batch_size": 0', 14),
+        ('"naïve ∑"', '"na\\ud800ve"', 29),
     ],
 )
-def test_what_no_record_holds_is_refused_with_file_line_and_column(tmp_path, old, new, sentence):
+def test_the_line_of_what_is_wrong_is_named(tmp_path, old, new, line):
     [path] = write([a_record(**FULL)], tmp_path)
     text = json.dumps(json.loads(path.read_text()) | {"naïve ∑": 1}, indent=1, ensure_ascii=False)
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError) as error:
         read(path)
-    assert str(caught.value).startswith(f"{path}, line ")
-    assert sentence in str(caught.value)
+    assert_one_line(error, f"{path}, line {line}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 
 import accelerate
-import lightning
 import pytest
 import torch
 from torch import nn
@@ -189,42 +188,53 @@ def test_accelerate_trains_and_resumes(prepared_first, plain, tmp_path):
     assert_same(other, control, plain)
 
 
-class Lit(lightning.LightningModule):
+@pytest.fixture
+def lightning():
+    """The package, which takes long to import and which one test needs."""
+    import lightning
+
+    return lightning
+
+
+def lightning_module(lightning, seed=0):
     """As docs/loops.md has it: the optimizer is made with the model, before a checkpoint is loaded."""
 
-    def __init__(self, seed=0):
-        super().__init__()
-        self.model = small_bert(seed)
-        self.optimizer, self.control = controlled(self.model)
-        self.losses = []
+    class Lit(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = small_bert(seed)
+            self.optimizer, self.control = controlled(self.model)
+            self.losses = []
 
-    def training_step(self, batch):
-        loss = self.model(**batch).loss
-        self.losses.append(loss.item())
-        return loss
+        def training_step(self, batch):
+            loss = self.model(**batch).loss
+            self.losses.append(loss.item())
+            return loss
 
-    def configure_optimizers(self):
-        scheduler = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.5, STEPS)
-        return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        def configure_optimizers(self):
+            scheduler = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.5, STEPS)
+            return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    return Lit()
 
 
-def lightning_trainer(folder, **options):
+def lightning_trainer(lightning, folder):
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     checkpoint = lightning.pytorch.callbacks.ModelCheckpoint(folder, every_n_train_steps=7, save_top_k=-1)
-    return lightning.Trainer(max_steps=STEPS, callbacks=[checkpoint], default_root_dir=folder, **quiet, **options)
+    return lightning.Trainer(max_steps=STEPS, callbacks=[checkpoint], default_root_dir=folder, **quiet)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_lightning_trains_and_resumes(plain, tmp_path):
-    module = Lit()
-    lightning_trainer(tmp_path).fit(module, batches())
+def test_lightning_trains_and_resumes(lightning, plain, tmp_path):
+    module = lightning_module(lightning)
+    lightning_trainer(lightning, tmp_path).fit(module, batches())
     assert module.losses == plain[0]
     assert_same(module.model, module.control, plain)
     [checkpoint] = tmp_path.glob("*step=7.ckpt")
-    resumed = Lit(seed=1)
+    resumed = lightning_module(lightning, seed=1)
     # Lightning counts batches from where it stopped, and takes them from the beginning.
     rest = DataLoader(2 * EXAMPLES[7 * BATCH :], batch_size=BATCH)
-    lightning_trainer(tmp_path / "other").fit(resumed, rest, ckpt_path=str(checkpoint))
+    lightning_trainer(lightning, tmp_path / "other").fit(resumed, rest, ckpt_path=str(checkpoint))
     assert resumed.losses == plain[0][7:]
     assert_same(resumed.model, resumed.control, plain)
 
