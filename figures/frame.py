@@ -242,6 +242,11 @@ def by_cell(df: pd.DataFrame, cell: Sequence[str]) -> dict[Any, Record]:
     return dict(zip(tuples(df, cell), df["record"], strict=True))
 
 
+def known(records: pd.Series) -> list[Record | None]:
+    """Return the records of a column, None where one is missing."""
+    return [record if isinstance(record, Record) else None for record in records]
+
+
 def groups(df: pd.DataFrame, by: str | list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield the values of one or several columns, sorted, with the rows that have them."""
     yield from df.groupby(by)
@@ -304,6 +309,10 @@ class Page:
     def older_code(self) -> frozenset[str]:
         """Return ``cell_id`` of the records that other code made than the newest one."""
         return frozenset(self.df.loc[self.df["code_id"] != self._last.code_id, "cell_id"])
+
+    def is_older(self, rows: pd.DataFrame) -> pd.Series:
+        """Return which rows have a record that other code made than the newest one shown."""
+        return rows["code_id"].notna() & ~rows["code_id"].isin(self.df["code_id"].tail(1))
 
     def older(self, record: Record | None) -> str:
         """Return the mark of a record that other code made before the newest one shown; empty for all others."""

@@ -14,13 +14,12 @@ from typing import Any, ClassVar
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import ARMS, CAPTURED, COMERA, LOW_RANK, PLAIN, Toggles, by_arm
 from figures.artifact import Artifact
 from figures.claims import ratio
 from figures.claims.rule import Rule
-from figures.columns import across, table_of, time_column
+from figures.columns import across, time_column
 from figures.frame import Records
 from figures.page import bars
 from figures.page.captions import beside
@@ -42,38 +41,29 @@ CELL = ("arm", "batch_size")
 class Fig1Page(cells.TimesAndMemory):
     """Times and memory by arm and batch size; ``uncaptured`` has times without CUDA Graph of what is refused it."""
 
-    experiments: ClassVar = EXPERIMENTS
+    experiments: ClassVar[tuple[str, ...]] = EXPERIMENTS
     toggles: Toggles
-    uncaptured: Mapping[tuple[str, int], Record] = field(default_factory=dict)
-
-    @property
-    def has_grid(self) -> bool:
-        """Return whether all arms and batch sizes of the paper are expected."""
-        return self.is_papers
+    uncaptured: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def arms(self) -> list[str]:
-        return sorted(self.found("arm") | set(ARMS if self.has_grid else ()), key=by_arm)
+        return sorted(self.found("arm") | set(ARMS if self.is_papers else ()), key=by_arm)
 
     @property
     def time_batches(self) -> list[int]:
-        grid = {"cuda": PAPER_BATCHES, "cpu": CPU_BATCHES}[self.kind] if self.has_grid else ()
+        grid = {"cuda": PAPER_BATCHES, "cpu": CPU_BATCHES}[self.kind] if self.is_papers else ()
         return sorted({*grid, *self.runs["batch_size"]})
 
     @property
     def memory_batches(self) -> list[int]:
         """Return those predicted; on the paper's page not those of times alone, which hold a prediction too."""
-        asked = self.plans[self.plans["measure"] == "predict"] if self.has_grid else self.plans
-        return sorted({*asked["batch_size"], *(PAPER_BATCHES if self.has_grid else ())})
-
-    @property
-    def batches(self) -> list[int]:
-        return sorted({*self.time_batches, *self.memory_batches})
+        asked = self.plans[self.plans["measure"] == "predict"] if self.is_papers else self.plans
+        return sorted({*asked["batch_size"], *(PAPER_BATCHES if self.is_papers else ())})
 
     @property
     def targets(self) -> list[str]:
         found = set(self.plans["predicted_for"])
-        return [target for target in TARGETS if self.has_grid or target in found]
+        return [target for target in TARGETS if self.is_papers or target in found]
 
 
 def among(df: pd.DataFrame, toggles: Toggles) -> pd.DataFrame:
@@ -91,45 +81,39 @@ def select(records: Records) -> list[Fig1Page]:
         for toggles in sorted(found, key=lambda one: one.rank):
             page = cells.choose(among(df, toggles), Fig1Page, CELL, **device, **toggles.page)
             left_out = page.left_out
-            timed = {PLAIN.precision, *runs["precision"]}
-            others = sum(precision not in timed for precision in plans["precision"])
+            others = (~plans["precision"].isin([PLAIN.precision, *runs["precision"]])).sum()
             if toggles == PLAIN and others:  # predictions that are on no page are counted here
                 left_out += (f"{others} prediction(s) in a precision that nothing was timed in are left out.",)
-            pages.append(replace(page, uncaptured=_uncaptured(page, runs), left_out=left_out))
+            # of what CUDA Graph is refused, the newest time without it of the same settings
+            same = frame.settings(runs, [*CELL, *frame.TIMING, *frame.METHOD])
+            refused = page.runs[(page.runs["status"] == "unsupported") & page.runs["cuda_graph"]]
+            eager = (runs["status"] == "ok") & (runs["toggles"] == replace(toggles, cuda_graph=False))
+            uncaptured = frame.newest(runs[eager & same.isin(same.loc[refused.index])], CELL)
+            pages.append(replace(page, uncaptured=uncaptured, left_out=left_out))
     return [page for page in pages if len(page.df)]
-
-
-def _uncaptured(page: Fig1Page, runs: pd.DataFrame) -> dict[Any, Record]:
-    """Return by cell that CUDA Graph is refused the newest record of the same settings that was timed without it."""
-    same = frame.settings(runs, [*CELL, *frame.TIMING, *frame.METHOD])
-    refused = page.runs[(page.runs["status"] == "unsupported") & page.runs["cuda_graph"]]
-    eager = (runs["status"] == "ok") & (runs["toggles"] == replace(page.toggles, cuda_graph=False))
-    return frame.by_cell(frame.newest(runs[eager & same.isin(same.loc[refused.index])], CELL), CELL)
 
 
 def table(page: Fig1Page) -> pd.DataFrame:
     """Return every arm at every batch size that is timed or predicted, by batch size, then arm."""
-    lines = []
-    for batch in page.batches:
-        for arm in page.arms:
-            cell, reference = (arm, batch), (COMERA, batch)
-            line = {
-                "device": page.device,
-                "arm": arm,
-                "batch_size": batch,
-                "dataset": getattr(page.timed.get(cell), "dataset", ""),
-                **page.time_columns(cell, reference, COMERA, asked=batch in page.time_batches),
-            }
-            for target in page.targets:
-                line |= page.memory_columns(target, cell, reference, COMERA, batch in page.memory_batches)
-            lines.append(line | page.last_columns(cell, page.targets))
-    return table_of(lines)
+    batches = sorted({*page.time_batches, *page.memory_batches})
+    grid = pd.MultiIndex.from_product([batches, page.arms], names=["batch_size", "arm"]).to_frame(index=False)
+    grid = grid.assign(device=page.device, dataset=page.timed(grid, "dataset")["dataset"])
+    timed, predicted = (grid["batch_size"].isin(asked) for asked in (page.time_batches, page.memory_batches))
+    comera = {"arm": COMERA}
+    parts = [
+        grid[["device", "arm", "batch_size", "dataset"]],
+        page.times(grid, COMERA, comera, timed),
+        *(page.memory(grid, target, COMERA, comera, predicted) for target in page.targets),
+        page.measured(grid, page.targets),
+    ]
+    return pd.concat(parts, axis=1)
 
 
 def shown(page: Fig1Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per arm: its time and peak memory at every batch size, with their ratios to CoMERA's."""
     values = {time_column(page.per): f"time_over_{COMERA}"}
-    values |= {f"{target}_peak_mib": f"{target}_over_{COMERA}" for target in page.targets if target == page.target}
+    if page.target in page.targets:
+        values[f"{page.target}_peak_mib"] = f"{page.target}_over_{COMERA}"
     return across(table, "arm", "batch_size", values)
 
 
@@ -148,48 +132,42 @@ def draw(page: Fig1Page, table: pd.DataFrame, caption: Caption) -> Figure:
     return sheet.draw(caption, page.arms)
 
 
-def forms(page: Fig1Page, *methods: str) -> list[str]:
-    """Return the arms of the page that are forms of methods: variants of them, checkpointed or not."""
-    return [arm for arm in page.arms if re.split("[@:+]", arm)[0] in methods]
-
-
-def sized_rivals(page: Fig1Page, batch: int) -> list[str]:
-    """Return the forms of low rank with as many parameters as CoMERA within 2 %, by the records of a batch size."""
-    return [arm for arm in forms(page, LOW_RANK) if page.same_size((arm, batch), (COMERA, batch))]
-
-
-def pairs(page: Fig1Page, rival: str, fair: bool, batches: Sequence[int]) -> ratio.Pairs:
-    """Return by batch size the cells of a rival and of CoMERA.
+def arms_of(page: Fig1Page, rival: str, fair: bool) -> tuple[list[str], list[str]]:
+    """Return the arms that may stand above and below in a ratio of a rival to CoMERA.
 
     As published, these are two arms; for a ``fair`` comparison every form of either, and low rank of equal size.
     """
-    found = {}
-    for batch in batches:
-        theirs = [*forms(page, rival), *sized_rivals(page, batch)] if fair else [rival]
-        ours = forms(page, COMERA) if fair else [COMERA]
-        found[batch] = ([(arm, batch) for arm in theirs], [(arm, batch) for arm in ours])
-    return found
+
+    def forms(method: str) -> list[str]:
+        return [arm for arm in page.arms if re.split("[@:+]", arm)[0] == method]
+
+    if not fair:
+        return [rival], [COMERA]
+    return [*forms(rival), *page.forms_of_equal_size(forms(LOW_RANK), COMERA)], forms(COMERA)
 
 
-def _times(page: Fig1Page, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
+def _times(page: Fig1Page, _table: pd.DataFrame, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
     """Return epoch times of a rival over CoMERA's; one that is refused CUDA Graph takes part with its times without."""
-    timed, found = {**page.timed, **page.uncaptured}, []
-    for batch, pair in pairs(page, rival, fair, page.batches).items():
-        timings = [timed[cell] for side in pair for cell in side if cell in timed]
-        graph = dict.fromkeys("on" if one.cuda_graph else "off" for one in timings)
+    theirs, ours = arms_of(page, rival, fair)
+    timed = pd.concat([page.runs, page.uncaptured]).drop_duplicates(list(CELL), keep="last")
+    points = []
+    for _, here in timed.groupby("batch_size"):
+        above, below = ratio.sides(here, "arm", theirs, ours)
+        graph = pd.concat([above, below])["cuda_graph"].map({True: "on", False: "off"}).unique()
         how = " / ".join(f"CUDA Graph {one}" for one in graph) if page.kind == "cuda" else ""
-        found += ratio.time_points(page, {batch: pair}, how, timed)
-    return found
+        points += ratio.time_points(page, above, below, how, named=len(theirs) + len(ours) > 2)
+    return points
 
 
-def _peaks(page: Fig1Page, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
-    return ratio.memory_points(page, pairs(page, rival, fair, page.batches))
+def _peaks(page: Fig1Page, table: pd.DataFrame, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
+    theirs, ours = arms_of(page, rival, fair)
+    return ratio.memory_points(*ratio.sides(table, "arm", theirs, ours), named=len(theirs) + len(ours) > 2)
 
 
 def _weak(page: Fig1Page, rival: str) -> str:
     """Return why a page has no fair baseline: no stronger form of the rival than the published one is on it."""
-    sized = {arm for batch in page.batches for arm in sized_rivals(page, batch)}
-    if page.found("arm").intersection(forms(page, rival)) - {rival} or sized:
+    theirs, _ = arms_of(page, rival, fair=True)
+    if page.found("arm").intersection(theirs) - {rival}:
         return ""
     stronger = f"{LOW_RANK} of CoMERA's size nor a stronger form of {rival}"
     return f"Neither {stronger} is recorded; make some: make reproduce-fig1-all."

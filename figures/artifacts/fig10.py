@@ -58,12 +58,8 @@ WITHOUT_EMBEDDING = Claim(
 class Fig10Page(fig1.Fig1Page):
     """One length's cells, with no more than there are records of."""
 
-    experiments: ClassVar = EXPERIMENTS
+    experiments: ClassVar = ()
     length: int
-
-    @property
-    def has_grid(self) -> bool:
-        return False
 
     @property
     def per(self) -> Per:
@@ -117,10 +113,11 @@ def _size_rule(claim_id: str, tolerance: float, quantity: str, apart: int) -> Ru
 
 def _judge_time(claim: Claim, page: Fig10Page, _: Any, fair: bool) -> Judgement:
     """Judge a page by its phase: the published range begins with the first one and ends with the second."""
-    pairs = fig1.pairs(page, DENSE, fair, page.time_batches)
-    if fair and all(len(rivals) < 2 for rivals, _ in pairs.values()):
+    rivals, ours = fig1.arms_of(page, DENSE, fair)
+    if fair and len(rivals) < 2:
         return Judgement("not tested here", "Neither low_rank of equal size nor another form of dense is recorded.")
-    points = ratio.time_points(page, pairs, page.place)
+    sides = ratio.sides(page.runs, "arm", rivals, ours)
+    points = ratio.time_points(page, *sides, page.place, named=len(rivals) + len(ours) > 2)
     reasons = [ratio.ON_CPU if page.kind == "cpu" else "", _not_full_size(page), ratio.not_fp32(page)]
     needed = claim.high if page.length == SECOND else claim.low
     of_phase = replace(claim, low=needed, high=needed, kind="value")

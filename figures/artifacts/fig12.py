@@ -12,15 +12,19 @@ grows at none: not reproduced. Anything between: partly. Times of a CPU decide n
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, LogLocator
 
 from bench.core.intervals import Estimate
-from bench.core.record import Record
 from figures import frame
 from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm
 from figures.artifact import Artifact
@@ -28,30 +32,24 @@ from figures.artifacts.fig1 import among
 from figures.claims.claims import Claim, Finding, Judgement, undecided
 from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
-from figures.columns import across, estimate, lines_of, readable, table_of, time_column, unit_of
+from figures.columns import across, bounds_kinds, readable, time_column, unit_of
 from figures.frame import Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes, has_failed
-from figures.page.layout import panel_page
-from figures.page.ratio_panels import Curve, RatioPanel, draw_panel, legend
+from figures.page.layout import INNER, panel_page
+from figures.page.style import DENSE_STROKE, FAINT, INK, note, number_axis, stroke_handle, strokes, whisker_handles
 from figures.records import cells
-from figures.records.cells import TARGETS, quotient
-from figures.records.crossover import Quotients
-from figures.records.reach import Reach, reach_of
-from figures.records.sizes import FULL_SIZE_PARAMETERS
-from figures.records.time_values import time_ratio
-from figures.text import bounds, significant, unpaired, with_bounds
+from figures.records.cells import TARGETS
+from figures.records.reach import reach_of
+from figures.records.sizes import FULL_SIZE_PARAMETERS, equal_size
+from figures.records.time_values import ratio_columns, time_ratio
+from figures.text import significant, unpaired, with_bounds
 
 EXPERIMENTS = ("ratios", "ratios_memory")
 
-#: The columns of a cell of times and of memory; the ratio of a timed dense record is that of its job.
-CELL, MEMORY_CELL = ("arm", "batch_size", "beside"), ("arm", "batch_size", "own_ratio")
-
-_PANEL_HEIGHT, _COLUMNS, _LEGEND_COLUMNS = 2.1, 4, 4
-
-#: The columns of CoMERA's time over that of what it is compared with beside dense.
-_OVER_RIVALS = {SIZE_RIVAL: "time_over_low_rank", RANK_RIVAL: "time_over_low_rank_of_equal_rank"}
+#: The columns of a cell of times and of memory; the ratio of dense is 1, and a timed dense record is beside its job's.
+CELL, MEMORY_CELL = ("arm", "batch_size", "beside"), ("arm", "batch_size", "ratio")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,26 +65,11 @@ class Fig12Page(cells.TimesAndMemory):
         return sorted(self.found("arm") - {DENSE}, key=by_arm)
 
     @property
-    def batches(self) -> list[int]:
-        return sorted(self.found("batch_size"))
-
-    @property
     def time_batches(self) -> list[int]:
         return sorted(set(self.runs["batch_size"]))
 
     def memory_batches(self, target: str) -> list[int]:
         return sorted(set(self.plans.loc[self.plans["predicted_for"] == target, "batch_size"]))
-
-    def ratios(self, batch: int | None = None) -> list[float]:
-        """Return the ratios, of a batch size or of all, that any arm has a record for."""
-        found = self.df[
-            (self.df["arm"] != DENSE) & self.df["batch_size"].isin(self.batches if batch is None else [batch])
-        ]
-        return sorted(set(found["own_ratio"]))
-
-    def reach(self, *cell: Any) -> Reach | None:
-        """Return the end of the ratios that a cell's method can reach, where its own lies beyond."""
-        return reach_of(self.timed.get(cell), *(self.predicted.get((target, cell)) for target in TARGETS))
 
 
 def select(records: Records) -> list[Fig12Page]:
@@ -96,7 +79,7 @@ def select(records: Records) -> list[Fig12Page]:
         dense, runs = df["arm"] == DENSE, df["measure"] == "run"
         swept = frame.column(df, "method.ratio").notna() | frame.column(df, "method.ranks_of_ratio").notna()
         ratio = df["ratio"].where(dense | swept)
-        df = df.assign(beside=ratio.where(runs | ~dense, 1.0), own_ratio=ratio.where(~dense, 1.0))
+        df = df.assign(beside=ratio.where(runs | ~dense, 1.0), ratio=ratio.where(~dense, 1.0))
         timed = set(df.loc[runs, "precision"])
         own = df[runs | (df["measure"] == "predict") & ~df["precision"].isin(timed)]
         for toggles in sorted(set(own["toggles"]), key=lambda one: one.rank):
@@ -118,71 +101,56 @@ def table(page: Fig12Page) -> pd.DataFrame:
 
     Times are over those of dense in the same job, peaks and FLOPs over those of the one dense model.
     """
-    lines = []
-    for batch in page.batches:
-        jobs = sorted(ratio for arm, size, ratio in page.timed if (arm, size) == (DENSE, batch))
-        dense = [page.timed[DENSE, batch, ratio] for ratio in jobs]
-        whole = _known(page, (DENSE, batch, 1.0), dense)
-        lines += [_line(page, (DENSE, batch, 1.0), beside, whole, {}) for beside in jobs or [1.0]]
-        for ratio, arm in itertools.product(page.ratios(batch), page.arms):
-            run = page.timed.get((arm, batch, ratio))
-            known = _known(page, (arm, batch, ratio), [run] if run else [])
-            lines.append(_line(page, (arm, batch, ratio), ratio, known, whole))
-    return table_of(lines)
+    batches = pd.DataFrame({"batch_size": sorted(page.found("batch_size"))})
+    timed = page.runs.loc[page.runs["arm"] == DENSE, ["batch_size", "beside"]]
+    jobs = batches.merge(timed, "left").fillna({"beside": 1.0}).assign(arm=DENSE, ratio=1.0).sort_values("beside")
+    ratios = page.df.loc[page.df["arm"] != DENSE, ["batch_size", "ratio"]].drop_duplicates().sort_values("ratio")
+    models = ratios.merge(pd.DataFrame({"arm": page.arms}), "cross").assign(beside=lambda one: one["ratio"])
+    grid = pd.concat([jobs, models]).sort_values("batch_size", kind="stable", ignore_index=True)
+    about: dict[str, Any] = {"device": page.device, **vars(page.toggles)}
+    grid = grid.assign(**about)
+    dense: dict[str, Any] = {"arm": DENSE, "ratio": 1.0}
+    is_dense = grid["arm"] == DENSE
 
-
-def _known(page: Fig12Page, cell: tuple[str, int, float], runs: Sequence[Record]) -> dict[str, Any]:
-    """Return FLOPs per step and parameters, from the first record that has them, and the allocator's peaks."""
-    plans = (page.predicted.get((target, cell)) for target in TARGETS)
-    record = next((one for one in (*runs, *plans) if one and one.flops_per_step is not None), None)
-    measured = next((one for one in runs if one.peak_memory_allocated_mib is not None), None)
-    return {
-        "flops_per_step": getattr(record, "flops_per_step", None),
-        "parameters": getattr(record, "parameters", None),
-        **{f"{name}_mib": getattr(measured, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")},
-    }
-
-
-def _line(
-    page: Fig12Page,
-    cell: tuple[str, int, float],
-    beside: float,
-    known: Mapping[str, Any],
-    whole: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the line of a cell in the job of the ratio ``beside``; ``whole`` is known of dense, empty for itself."""
-    arm, batch, ratio = cell
-    run, timed = page.timed.get((arm, batch, beside)), batch in page.time_batches
-    time = page.time_columns((arm, batch, beside), (DENSE, batch, beside), DENSE, asked=timed)
-    memory: dict[str, Any] = {}
-    for target in TARGETS:
-        asked = batch in page.memory_batches(target)
-        memory |= page.memory_columns(target, cell, (DENSE, batch, 1.0), DENSE, asked)
+    plans = page.plans.sort_values("predicted_for", ascending=False)  # for CUDA first
+    counted = pd.concat([page.runs.sort_values("beside"), plans]).dropna(subset="flops_per_step")
+    counted = counted.drop_duplicates(list(MEMORY_CELL))
+    known, whole = (
+        cells.at(lines, counted, MEMORY_CELL, ["parameters", "flops_per_step"]).apply(cells.numbers)
+        for lines in (grid, grid.assign(**dense))
+    )
+    records = page.timed(grid, "record")["record"]
+    plans_of = [frame.known(page.predicted(grid, target, "record")["record"]) for target in TARGETS]
+    reach = [str(reach_of(*found) or "") for found in zip(frame.known(records), *plans_of, strict=True)]
+    ours = records.where(grid["arm"] == COMERA)
     over = {
-        name: time_ratio(run, page.timed.get((rival, batch, ratio))) if arm == COMERA else None
-        for rival, name in _OVER_RIVALS.items()
+        name: ratio_columns(name, ours, page.timed(grid.assign(arm=rival), "record")["record"]).drop(columns="pairing")
+        for name, rival in (
+            ("time_over_low_rank", SIZE_RIVAL),
+            ("time_over_low_rank_of_equal_rank", RANK_RIVAL),
+        )
     }
-    return {
-        "device": page.device,
-        "precision": page.toggles.precision,
-        "cuda_graph": page.toggles.cuda_graph,
-        "compile": page.toggles.compile,
-        "arm": arm,
-        "batch_size": batch,
-        "ratio": ratio,
-        "beside": beside,
-        "size_ratio": quotient(whole.get("parameters"), known["parameters"]),
-        "parameters": known["parameters"],
-        **time,
-        **{column: value for name, one in over.items() for column, value in bounds(name, one).items()},
-        "flops_per_step": known["flops_per_step"],
-        "flops_over_dense": quotient(known["flops_per_step"], whole.get("flops_per_step")),
-        "reach": str(page.reach(*cell) or ""),
-        **memory,
-        "allocated_mib": known["allocated_mib"],
-        "reserved_mib": known["reserved_mib"],
-        "older_code": page.is_older(cell, TARGETS) or bool(page.older(run)),
-    }
+    measured = page.measured(grid)
+    peaks = ["allocated_mib", "reserved_mib"]  # dense's are those of its first job that has them
+    measured[peaks] = measured[peaks].where(
+        ~is_dense, measured[peaks].groupby([is_dense, grid["batch_size"]]).transform("first")
+    )
+    parts = [
+        grid[["device", "precision", "cuda_graph", "compile", *MEMORY_CELL, "beside"]],
+        (whole["parameters"] / known["parameters"]).mask(is_dense).rename("size_ratio"),
+        known["parameters"],
+        page.times(grid, DENSE, {"arm": DENSE}, grid["batch_size"].isin(page.time_batches)),
+        *over.values(),
+        known["flops_per_step"],
+        (known["flops_per_step"] / whole["flops_per_step"]).mask(is_dense).rename("flops_over_dense"),
+        pd.Series(reach, name="reach"),
+        *(
+            page.memory(grid, target, DENSE, dense, grid["batch_size"].isin(page.memory_batches(target)))
+            for target in TARGETS
+        ),
+        measured,
+    ]
+    return pd.concat(parts, axis=1)
 
 
 def shown(page: Fig12Page, table: pd.DataFrame) -> pd.DataFrame:
@@ -230,114 +198,222 @@ def about(_: Fig12Page, table: pd.DataFrame) -> dict[str, Any]:
 
 
 class Quantity(NamedTuple):
-    """A column that is drawn against the ratio.
+    """A quantity that is drawn against the ratio, with a panel per batch size.
 
     Args:
-        title: of its panels; ``time`` varies, and so is drawn as a ratio to dense's in the same job.
+        title: of its panels; ``time`` is drawn as a ratio to dense's in the same job, with bounds.
         axis: what stands on the axis.
         batches: that there is a panel for.
-        column: what is drawn, in the table's unit.
-        over_dense: the column of its ratio to dense's.
+        column: what is drawn; the table has its ratio to dense's as ``{over}_over_dense``.
+        over: see ``column``.
         unit, scale: in which dense's value is written, and how many of the table's unit are one of it.
         reasons: whose status may say why a value is missing, in this order.
-        is_measured: whether the allocator's peaks are of the same quantity.
     """
 
     title: str
     axis: str
     batches: Sequence[int]
     column: str
-    over_dense: str
+    over: str
     unit: str
     scale: float
     reasons: Sequence[str]
-    is_measured: bool = False
 
 
-def _quantities(page: Fig12Page, table: pd.DataFrame) -> Iterator[Quantity]:
-    """Yield time, work, then memory, for this kind of device first."""
-    (unit, scale), time, timed = unit_of(table, page.per), time_column(page.per), page.time_batches
-    axis = f"time per {page.per} / dense"
-    yield Quantity("time", axis, timed, time, f"time_over_{DENSE}", unit, 1 / scale, ["time"])
-    work = ("flops_per_step", "flops_over_dense", "GFLOP", 1e9, ["time", *TARGETS])
-    yield Quantity("FLOPs", "GFLOP per step", timed or page.batches, *work)
-    for target in _targets(page, table):
-        axis = f"peak predicted for {'CUDA' if target == 'cuda' else 'a CPU'}, MiB"
-        peak = (f"{target}_peak_mib", f"{target}_over_{DENSE}", "MiB", 1.0, [target], target == page.kind == "cuda")
-        yield Quantity("memory", axis, page.memory_batches(target), *peak)
+def _points(page: Fig12Page, here: pd.DataFrame, quantity: Quantity, footnotes: Footnotes) -> pd.DataFrame:
+    """Return the lines of arms with ``y``, ``low`` and ``high`` as drawn, or the number of the reason ``why`` not."""
+    lines = here[here["arm"] != DENSE].sort_values("ratio", kind="stable")
+    lines = lines.sort_values("arm", key=lambda arms: arms.map(page.arms.index), kind="stable")
+    lines["over"] = lines[f"{quantity.over}_over_dense"]
+    if quantity.title == "time":
+        lines = lines.assign(y=lines["over"], low=lines["time_over_dense_low"], high=lines["time_over_dense_high"])
+    else:
+        lines = lines.assign(y=lines[quantity.column].replace(0, np.nan) / quantity.scale, low=np.nan, high=np.nan)
+    why = {}
+    for place, line in lines[lines["y"].isna() & (lines["reach"] == "")].iterrows():
+        found = [(line[f"{kind}_status"], line[f"{kind}_message"]) for kind in quantity.reasons]
+        reason = next((one for one in found if has_failed(one[0])), found[0])
+        why[place] = footnotes.number(*(("timed without dense to compare with",) if reason[0] == "ok" else reason))
+    return lines.assign(why=pd.Series(why, dtype="float64"))
 
 
-def _value(line: Mapping[str, Any], column: str, scale: float, varies: bool) -> Estimate | None:
-    """Return a column with its bounds if it ``varies``, of which ``scale`` are one of the axis's unit."""
-    if varies:
-        return estimate(line, column)
-    return None if pd.isna(line[column]) or not line[column] else Estimate.exact(line[column] / scale)
+def crossings(over: pd.Series) -> list[float]:
+    """Return the ratios at which a curve passes 1, interpolated between neighbours on logarithmic axes.
+
+    Args:
+        over: the curve, by ratio.
+
+    Example:
+        >>> crossings(pd.Series([2.0, 0.5], index=[1.5, 6.0]))
+        [3.0]
+    """
+    found = []
+    for (left, start), (right, end) in itertools.pairwise(np.log(over.dropna()).items()):
+        if (start < 0) != (end < 0):
+            found.append(round(left * (right / left) ** (start / (start - end)), 12))
+    return found
 
 
-def _curve(page: Fig12Page, table: pd.DataFrame, arm: str, quantity: Quantity, footnotes: Footnotes) -> Curve:
-    """Return the curve of an arm; times are drawn as ratios to dense's."""
-    values: dict[float, Estimate] = {}
-    over_dense: dict[float, Estimate] = {}
-    missing: dict[float, Reach | int] = {}
-    varies = quantity.title == "time"
-    for line in lines_of(table[table["arm"] == arm]):
-        ratio = line["ratio"]
-        over = _value(line, quantity.over_dense, 1.0, varies)
-        value = over if varies else _value(line, quantity.column, quantity.scale, varies)
-        if over is not None:
-            over_dense[ratio] = over
-        if value is not None:
-            values[ratio] = value
-        else:
-            reach = page.reach(arm, line["batch_size"], ratio)
-            missing[ratio] = reach or _why(line, quantity.reasons, footnotes)
-    sizes = table.loc[(table["arm"] == arm) & table["allocated_mib"].notna(), ["ratio", "allocated_mib"]]
-    allocated = dict(zip(sizes["ratio"], sizes["allocated_mib"], strict=True)) if quantity.is_measured else {}
-    return Curve(arm, values, over_dense, missing, allocated)
+_COLUMNS, _HEIGHT = 4, 2.1  # panels of a row, and their height in inches
+_FOOT = 0.085  # of a panel's height: a line at its foot, which says why values of an arm are missing
+_RING: dict[str, Any] = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": INK, "linestyle": ""}
+_CROSS: dict[str, Any] = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.2, "linestyle": ""}
+_ALLOCATED: dict[str, Any] = {"marker": "+", "markersize": 6, "linestyle": ""}
 
-
-def _why(line: Mapping[str, Any], reasons: Sequence[str], footnotes: Footnotes) -> int:
-    """Return the number of the reason why a line has no value."""
-    found = [(line[f"{kind}_status"], line[f"{kind}_message"]) for kind in reasons]
-    status, message = next((one for one in found if has_failed(one[0])), found[0])
-    return footnotes.number(*(("timed without dense to compare with",) if status == "ok" else (status, message)))
-
-
-def _panel(page: Fig12Page, table: pd.DataFrame, quantity: Quantity, batch: int, footnotes: Footnotes) -> RatioPanel:
-    here = table[table["batch_size"] == batch].sort_values("ratio", kind="stable")
-    jobs, varies = here[here["arm"] == DENSE], quantity.title == "time"
-    known, allocated = jobs[quantity.column].dropna(), jobs["allocated_mib"].dropna()
-    middle = float(known.median()) if len(known) else 0.0
-    dense = Estimate.exact(middle / quantity.scale) if middle else None
-    if dense and varies:
-        dense = Estimate(1.0, known.min() / middle, known.max() / middle, len(known), kind="range")
-    return RatioPanel(
-        title=f"{quantity.title}, batch {batch}",
-        axis=quantity.axis,
-        curves=tuple(_curve(page, here, arm, quantity, footnotes) for arm in page.arms),
-        dense=dense,
-        dense_words=f"{significant(middle / quantity.scale, 3 if varies else 4)} {quantity.unit}",
-        dense_allocated=float(allocated.iloc[0]) if quantity.is_measured and len(allocated) else None,
-    )
+#: Where a curve's ratio is written beside its ring, by the curve's number: where falling curves and other ratios leave
+#: room. A shift in points, and what of the text is put there.
+_BESIDE_RING = (((4.5, 3.5), "left", "bottom"), ((-4.5, -3.5), "right", "top"), ((4.5, -3.5), "left", "top"))
 
 
 def draw(page: Fig12Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw a panel per quantity and batch size; quantities share a row of panels where all of theirs fit."""
-    footnotes = Footnotes()
-    rows: list[list[RatioPanel]] = []
-    for quantity in _quantities(page, table):
-        own = [_panel(page, table, quantity, batch, footnotes) for batch in quantity.batches]
+    (unit, scale), timed = unit_of(table, page.per), page.time_batches
+    batches, column = timed or sorted(page.found("batch_size")), time_column(page.per)
+    quantities = [
+        Quantity("time", f"time per {page.per} / dense", timed, column, "time", unit, 1 / scale, ["time"]),
+        Quantity("FLOPs", "GFLOP per step", batches, "flops_per_step", "flops", "GFLOP", 1e9, ["time", *TARGETS]),
+    ]
+    for target in _targets(page, table):
+        axis = f"peak predicted for {'CUDA' if target == 'cuda' else 'a CPU'}, MiB"
+        peak, of = f"{target}_peak_mib", page.memory_batches(target)
+        quantities.append(Quantity("memory", axis, of, peak, target, "MiB", 1.0, [target]))
+
+    footnotes, rows = Footnotes(), list[list[Any]]()
+    for quantity in quantities:
+        own = []
+        for batch in quantity.batches:
+            here = table[table["batch_size"] == batch]
+            if not quantity.over == page.kind == "cuda":  # what the allocator's peaks can stand beside
+                here = here.assign(allocated_mib=np.nan)
+            own.append((quantity, batch, here[here["arm"] == DENSE], _points(page, here, quantity, footnotes)))
         if rows and len(rows[-1]) + len(own) <= _COLUMNS:
             rows[-1] += own
         else:
             rows += [own[start : start + _COLUMNS] for start in range(0, len(own), _COLUMNS)]
+
+    titles = [[f"{quantity.title}, batch {batch}" for quantity, batch, *_ in row] for row in rows]
     panels = [panel for row in rows for panel in row]
-    titles = [[panel.title for panel in row] for row in rows]
-    handles = legend(panels, page.arms)
-    paper, axes = panel_page(caption, titles, _PANEL_HEIGHT, handles, _LEGEND_COLUMNS, footnotes.lines())
-    for one, panel in zip(itertools.chain(*axes), panels, strict=True):
-        draw_panel(one, panel, page.arms, page.ratios())
+    handles = _legend(page, table, panels)
+    paper, axes = panel_page(caption, titles, _HEIGHT, handles, 4, footnotes.lines())
+    ratios = sorted(set(page.df.loc[page.df["arm"] != DENSE, "ratio"]))
+    for one, (quantity, _, dense, points) in zip(itertools.chain(*axes), panels, strict=True):
+        _ratio_axis(one, ratios)
+        _draw_panel(one, quantity, dense, points, page.arms)
     return paper.finish()
+
+
+def _legend(page: Fig12Page, table: pd.DataFrame, panels: Sequence[Any]) -> list[Any]:
+    """Return a handle for everything that the panels show."""
+    handles: list[Any] = [stroke_handle(stroke, arm) for arm, stroke in strokes(page.arms).items()]
+    handles.append(stroke_handle(DENSE_STROKE, "dense"))
+    points = pd.concat([points for *_, points in panels])
+    jobs = table[table["arm"] == DENSE].groupby("batch_size")[time_column(page.per)].nunique()
+    if (jobs > 1).any():
+        handles.append(Patch(facecolor=DENSE_STROKE.colour, alpha=0.18, label="dense, lowest to highest of its jobs"))
+    handles += whisker_handles(bounds_kinds(table, f"time_over_{DENSE}"))
+    curves = [curve.set_index("ratio")["over"] for *_, one in panels for _, curve in one.groupby("arm")]
+    if any(map(crossings, curves)):
+        handles.append(Line2D([], [], **_RING, label="crossover with dense: ratio beside it"))
+    if points["y"].isna().any():
+        handles.append(Line2D([], [], **_CROSS, color=INK, label="no value: out of reach, or reason below"))
+    if points["allocated_mib"].notna().any():
+        handles.append(Line2D([], [], **_ALLOCATED, color=INK, label="allocated, measured"))
+    return handles
+
+
+def _ratio_axis(axes: Any, ratios: Sequence[float]) -> None:
+    """Scale the axis of ratios, which is the same for all panels, with a tick at each whose label finds room."""
+    first, last = 1.0, max([2.0, *ratios])
+    axes.set_xscale("log")
+    axes.set_xlim(first / 1.12, last * 1.12)
+    beside = 0.75  # inches of a panel that the labels beside its axes take at most
+    width = INNER / axes.get_subplotspec().get_gridspec().ncols - beside
+    inches = width / math.log(last / first * 1.12**2)
+    ticks = [last]
+    for ratio in sorted({first, *ratios} - {last}, key=lambda one: (one != first, -one)):
+        apart = [(abs(math.log(ratio / tick)) * inches, len(f"{ratio:g}{tick:g}")) for tick in ticks]
+        if all(found >= 0.05 + 0.03 * characters for found, characters in apart):
+            ticks.append(ratio)
+    number_axis(axes.xaxis, FixedLocator(sorted(ticks)), "g")
+    axes.set_xlabel("dense parameters / parameters", fontsize=7.5)
+
+
+def _draw_panel(axes: Any, quantity: Quantity, dense: pd.DataFrame, points: pd.DataFrame, arms: Sequence[str]) -> None:
+    """Draw dense as a line, and a curve per arm with its crossovers; at the foot a line per arm for what is missing."""
+    axes.set_ylabel(quantity.axis, fontsize=7.5, labelpad=2)
+    axes.tick_params(axis="y", labelsize=7, pad=2)
+    known, is_time = dense[quantity.column].dropna(), quantity.title == "time"
+    middle = known.median() if len(known) else 0.0
+    level, low, high = (
+        (1.0, known.min() / middle, known.max() / middle) if is_time and middle else (middle / quantity.scale,) * 3
+    )
+    allocated = dense["allocated_mib"].dropna().head(1)
+    missing = points[points["y"].isna()]
+
+    drawn = pd.concat(
+        [
+            points[["low", "y", "high", "allocated_mib"]].stack(),
+            allocated,
+            pd.Series([low, level, high] if middle else []),
+        ]
+    )
+    if drawn.empty:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "nothing recorded", transform=axes.transAxes, ha="center", style="italic", color=FAINT)
+    else:
+        bottom, top = drawn.min(), drawn.max()
+        bottom, top = min(bottom, top / 4), max(top, bottom * 4)
+        lines = max((arms.index(arm) + 1 for arm in missing["arm"]), default=0)
+        axes.set_yscale("log")
+        axes.set_ylim(bottom / (top / bottom) ** (0.06 + 1.5 * _FOOT * lines), top * (top / bottom) ** 0.16)
+        number_axis(axes.yaxis, LogLocator(10, subs=(1, 2, 5)))
+    if middle:
+        axes.axhspan(low, high, color=DENSE_STROKE.colour, alpha=0.18, linewidth=0)
+        axes.axhline(level, color=DENSE_STROKE.colour, linewidth=1.2, zorder=2)
+        axes.plot([1.0], [level], **DENSE_STROKE.dots, markersize=4.5, zorder=4)
+        for size in allocated:
+            axes.plot([1.0], [size], **_ALLOCATED, color=DENSE_STROKE.colour, zorder=4)
+        words = f"dense: {significant(middle / quantity.scale, 3 if is_time else 4)} {quantity.unit}"
+        axes.text(1.0, 0.98, words, transform=axes.transAxes, ha="right", va="top", fontsize=6.5)
+
+    foot = axes.get_xaxis_transform()
+    for number, arm in enumerate(arms):
+        curve, stroke = points[points["arm"] == arm], strokes(arms)[arm]
+        drawn = curve.dropna(subset="y")
+        for line in drawn[drawn["low"] < drawn["high"]].to_dict("records"):
+            axes.plot(
+                [line["ratio"]] * 2,
+                [line["low"], line["high"]],
+                color=INK,
+                linewidth=0.9,
+                marker="_",
+                markersize=4,
+                zorder=3,
+            )
+        axes.plot(drawn["ratio"], drawn["y"], linewidth=1.3, markersize=4, zorder=4, **stroke.look)
+        held = curve.dropna(subset="allocated_mib")
+        axes.plot(held["ratio"], held["allocated_mib"], **_ALLOCATED, color=stroke.colour, zorder=4)
+        shift, ha, va = _BESIDE_RING[min(number, len(_BESIDE_RING) - 1)]
+        for ratio in crossings(curve.set_index("ratio")["over"]) if middle else ():
+            axes.plot([ratio], [level], **_RING, zorder=5)
+            look = {"ha": ha, "va": va, "fontsize": 7, "fontweight": "bold", "zorder": 6}
+            note(axes, f"{ratio:.3g}", (ratio, level), shift, **look)
+
+        height, lacking = (number + 0.5) * _FOOT, curve[curve["y"].isna()]
+        axes.plot(lacking["ratio"], [height] * len(lacking), **_CROSS, color=stroke.colour, transform=foot, zorder=5)
+        look = {"xycoords": foot, "va": "center", "fontsize": 6.5, "zorder": 5}
+        for ratio, why in lacking.dropna(subset="why")[["ratio", "why"]].to_numpy():
+            note(axes, f"({why:g})", (ratio, height), (5, 0), ha="left", **look)
+        first, last = axes.get_xlim()
+        for side, pick in (("most", min), ("least", max)):  # the limit is written at the first ratio beyond it
+            beyond = lacking[lacking["reach"].str.contains(side)]
+            if len(beyond):
+                ratio = pick(beyond["ratio"])
+                at_right = math.log(ratio / first) > 0.6 * math.log(last / first)
+                words = f"{arm}: {beyond.loc[beyond['ratio'] == ratio, 'reach'].iloc[0]}"
+                note(
+                    axes, words, (ratio, height), (-5 if at_right else 5, 0), ha="right" if at_right else "left", **look
+                )
 
 
 #: Fewer ratios say nothing about a curve; the smallest one must come this near to 1.
@@ -347,20 +423,20 @@ _FEWEST, _NEAR = 4, 2.0
 MARGIN = 0.1
 
 
-def _speed_ups(page: Fig12Page, batch: int, rivals: Sequence[str]) -> Quotients:
+def _speed_ups(page: Fig12Page, batch: int, rivals: Sequence[str]) -> dict[float, Estimate]:
     """Return by ratio the time of the rival that takes least over CoMERA's; beside dense only of CoMERA's size."""
-    found = {}
-    for ratio in page.ratios(batch):
-        ours = (COMERA, batch, ratio)
-        fitting = [(arm, batch, ratio) for arm in rivals if arm == DENSE or page.same_size((arm, batch, ratio), ours)]
-        over = [time_ratio(page.timed.get(cell), page.timed.get(ours)) for cell in fitting]
-        known = [one for one in over if one is not None]
-        if known:
+    counts, found = page.parameters("arm", "ratio"), {}
+    for ratio, job in frame.groups(page.runs[page.runs["batch_size"] == batch], "beside"):
+        records = dict(zip(job["arm"], job["record"], strict=True))
+        size = counts.get((COMERA, ratio))
+        fitting = [arm for arm in rivals if arm == DENSE or equal_size(counts.get((arm, ratio)), size)]
+        over = [time_ratio(records.get(arm), records.get(COMERA)) for arm in fitting]
+        if known := [one for one in over if one is not None]:
             found[ratio] = min(known, key=lambda one: one.value)
     return found
 
 
-def _finding(page: Fig12Page, batch: int, curve: Quotients, rivals: Sequence[str]) -> Finding:
+def _finding(page: Fig12Page, batch: int, curve: Mapping[float, Estimate], rivals: Sequence[str]) -> Finding:
     graph = "on" if page.toggles.cuda_graph else "off"
     where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"
     numbers = (
@@ -370,7 +446,7 @@ def _finding(page: Fig12Page, batch: int, curve: Quotients, rivals: Sequence[str
     return Finding(f"{' or '.join(rivals)} / comera, time, batch {batch}, {where}", ", ".join(numbers))
 
 
-def _grows_and_vanishes(curve: Quotients) -> tuple[bool, bool, str]:
+def _grows_and_vanishes(curve: Mapping[float, Estimate]) -> tuple[bool, bool, str]:
     """Return whether the speed-up grows and whether it vanishes, with words for what it does instead."""
     spans = {ratio: one.span for ratio, one in sorted(curve.items())}
     first, last = min(spans), max(spans)
@@ -405,7 +481,7 @@ def _judge(page: Fig12Page, rivals: Sequence[str]) -> Judgement:
     }
     too_few = f"It takes {_FEWEST} ratios with bounds at one batch size, the smallest at most {_NEAR:g}."
     reasons = (
-        ON_CPU if page.kind == "cpu" and page.timed else "",
+        ON_CPU if page.kind == "cpu" and len(page.runs) else "",
         "" if curves else "No pair of finished cells to compare.",
         not_fp32(page),
         not_full_size(page),
@@ -428,9 +504,10 @@ def _judge_as_published(_: Claim, page: Fig12Page, __: Any) -> Judgement:
 
 
 def _judge_fairly(_: Claim, page: Fig12Page, __: Any) -> Judgement:
-    sized = {
-        cell[0] for cell in page.timed if cell[0] not in (COMERA, DENSE) and page.same_size(cell, (COMERA, *cell[1:]))
-    }
+    counts = page.parameters("arm", "ratio")
+    pairs = set(zip(page.runs["arm"], page.runs["ratio"], strict=True))
+    sized = {arm for arm, ratio in pairs if equal_size(counts.get((arm, ratio)), counts.get((COMERA, ratio)))}
+    sized -= {COMERA, DENSE}
     if not sized:
         return Judgement("not tested here", "low_rank of equal size is not recorded.")
     return _judge(page, (DENSE, *sorted(sized)))

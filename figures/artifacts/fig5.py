@@ -4,7 +4,7 @@ The published ratios are plain TTM over optimized TTM, of time and of peak memor
 on forward and backward alone; predictions for a CUDA device may decide about memory.
 """
 
-import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.core.record import Record
 from figures import frame
 from figures.artifact import Artifact
-from figures.claims.ratio import Pairs, RatioPoint, memory_points, not_fp32, ratio_rule, time_points
-from figures.columns import across, table_of
+from figures.claims import ratio
+from figures.columns import across
 from figures.frame import Records
 from figures.page import bars
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.records import cells
+from figures.records.cells import TARGETS
 
 REFERENCE, PLAIN, UNCOMPRESSED = "optimized", "plain", "uncompressed"
 
@@ -35,12 +35,12 @@ SPARSE = tuple(TABLES.values())[1:]
 VARIANTS = (REFERENCE, "order", "unique", PLAIN, *TABLES.values())
 BATCHES = (10_000, 20_000, 40_000)
 
-#: Whether a step ends with the optimizer's, in words.
-STEPS = {False: "forward and backward", True: "with the optimizer's step"}
-
 #: The columns of a cell, and those of a page.
-CELL = ("workload.optimizer_step", "batch_size", "look_up")
+CELL = ("optimizer_step", "batch_size", "look_up")
 PLACE = ["workload.rows", "workload.columns", "dataset", "allocator"]
+
+#: What is equal for all records of an arm but the kind of look-up, and the column of such arms.
+EACH: dict[str, Any] = {"each": (*frame.METHOD, "variant", "!method.lookup"), "arm": "family"}
 
 
 class LookupPlace(NamedTuple):
@@ -51,12 +51,6 @@ class LookupPlace(NamedTuple):
     dataset: str
     allocator: str
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Return the table, and the allocator where it is not the usual one."""
-        other = () if self.allocator == "steady" else (f"{self.allocator} allocator",)
-        return f"{self.rows:,} x {self.columns:,}", *other
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fig5Page(cells.TimesAndMemory):
@@ -65,53 +59,43 @@ class Fig5Page(cells.TimesAndMemory):
     about: LookupPlace
 
     @property
-    def batches(self) -> list[int]:
-        return sorted({*BATCHES, *self.found("batch_size")})
-
-    @property
     def variants(self) -> list[str]:
         """Return those that there is any record of."""
         return [variant for variant in VARIANTS if variant in self.found("look_up")]
 
-    @property
-    def target(self) -> str:
-        """Return the device whose predicted memory is drawn: of this one's kind where that was predicted."""
-        own = (self.plans["predicted_for"] == self.kind).any()
-        return self.kind if own else {"cuda": "cpu", "cpu": "cuda"}[self.kind]
 
-
-def look_up(record: Record, tables: dict[str, str]) -> str | None:
-    """Return CoMERA's kind of look-up, or an uncompressed table by its arm; None for other arms."""
-    if record.method == "comera":
-        return frame.settings_of(record, "method_settings").get("lookup")
-    return tables.get(record.arm)
+def with_look_ups(df: pd.DataFrame, tables: Mapping[str, str], settings: list[str]) -> pd.DataFrame:
+    """Return records with the kind of CoMERA's look-up or the uncompressed ``tables``, by arm, and with settings."""
+    is_comera = df["method"] == "comera"
+    return df.assign(
+        look_up=frame.column(df, "method.lookup").where(is_comera, df["arm"].map(tables)),
+        family=df["arm"].mask(is_comera, "comera"),
+        **{name: frame.column(df, name) for name in settings},
+    )
 
 
 def select(records: Records) -> list[Fig5Page]:
     """Return a page per device, table, distribution and allocator."""
     pages = []
-    for device, df in frame.by_device(records):
-        variants = pd.Series([look_up(one, TABLES) for one in df["record"]], index=df.index, dtype=object)
-        df = df.assign(
-            look_up=variants.where(variants.isin(VARIANTS), None),
-            allocator=frame.column(df, "timing.allocator", "steady"),
-            family=df["arm"].where(df["method"] != "comera", "comera"),
-            **{name: frame.column(df, name) for name in (*PLACE[:2], CELL[0])},
-        ).dropna(subset=CELL[:1])
+    for device, given in frame.by_device(records):
+        df = with_look_ups(given, TABLES, PLACE[:2]).assign(allocator=frame.column(given, "timing.allocator", "steady"))
+        df["look_up"] = df["look_up"].where(df["look_up"].isin(VARIANTS))
+        step = frame.column(df, "workload.optimizer_step")
+        df = df.assign(optimizer_step=step.eq(True))[step.notna()]
         for key, here in frame.groups(df, PLACE):
             place = LookupPlace(*key)
-            table, *other = place.words
+            other = () if place.allocator == "steady" else (place.allocator,)
+            words = (f"{place.rows:,} x {place.columns:,}", place.dataset, *(f"{one} allocator" for one in other))
             page = cells.choose(
                 here,
                 Fig5Page,
                 CELL,
                 same=(*frame.TIMING, "precision", "compile", "cuda_graph", "!workload.optimizer_step"),
                 same_model=("precision",),
-                each=(*frame.METHOD, "variant", "!method.lookup"),
-                arm="family",
+                **EACH,
                 about=place,
-                place=", ".join((table, place.dataset, *other)),
-                suffix=(f"{place.rows}x{place.columns}", place.dataset, *([place.allocator] if other else [])),
+                place=", ".join(words),
+                suffix=(f"{place.rows}x{place.columns}", place.dataset, *other),
                 **device,
             )
             pages.append(page)
@@ -120,30 +104,31 @@ def select(records: Records) -> list[Fig5Page]:
 
 def table(page: Fig5Page) -> pd.DataFrame:
     """Return a line per variant and batch size, first without the optimizer's step, then with it."""
-    lines = []
-    for step, batch, variant in itertools.product(STEPS, page.batches, page.variants):
-        cell, reference = (step, batch, variant), (step, batch, REFERENCE)
-        line = {
-            "device": page.device,
-            "rows": page.about.rows,
-            "columns": page.about.columns,
-            "distribution": page.about.dataset,
-            "allocator": page.about.allocator,
-            "batch_size": batch,
-            "optimizer_step": step,
-            "variant": variant,
-            **page.time_columns(cell, reference, REFERENCE, rare=False),
-        }
-        for target in cells.TARGETS:
-            line |= page.memory_columns(target, cell, reference, REFERENCE)
-        lines.append(line | page.last_columns(cell, cells.TARGETS))
-    return table_of(lines)
+    batches = sorted({*BATCHES, *page.found("batch_size")})
+    lines = pd.MultiIndex.from_product([[False, True], batches, page.variants], names=CELL)
+    grid, reference = lines.to_frame(index=False), {"look_up": REFERENCE}
+    place = {
+        "device": page.device,
+        "rows": page.about.rows,
+        "columns": page.about.columns,
+        "distribution": page.about.dataset,
+        "allocator": page.about.allocator,
+        "batch_size": grid["batch_size"],
+        "optimizer_step": grid["optimizer_step"],
+        "variant": grid["look_up"],
+    }
+    parts = [
+        pd.DataFrame(place),
+        page.times(grid, REFERENCE, reference, rare=False),
+        *(page.memory(grid, target, REFERENCE, reference) for target in TARGETS),
+        page.measured(grid),
+    ]
+    return pd.concat(parts, axis=1)
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the optimizer's step in the names of the variants."""
-    steps = table["optimizer_step"].map({False: "", True: " + step"})
-    return table.assign(variant=table["variant"] + steps)
+    return table.assign(variant=table["variant"] + table["optimizer_step"].map({False: "", True: " + step"}))
 
 
 def shown(page: Fig5Page, table: pd.DataFrame) -> pd.DataFrame:
@@ -162,27 +147,24 @@ def draw(page: Fig5Page, table: pd.DataFrame, caption: Caption) -> Figure:
     sheet = bars.Sheet(page.kind, REFERENCE, title="{:,} indices")
     measured = page.target == "cuda" and bool(table["allocated_mib"].notna().any())
     legend = {"steps, CoMERA": "optimized", "steps": "other variants and uncompressed tables"}
-    parts = [(table[table["optimizer_step"] == step], f": {words}") for step, words in STEPS.items()]
-    for part, words in parts:
-        sheet.times(part, "step", legend, words)
-    for part, words in parts:
-        sheet.memory(part, page.target, measured, words)
+    without, with_step = table[~table["optimizer_step"]], table[table["optimizer_step"]]
+    sheet.times(without, "step", legend, ": forward and backward")
+    sheet.times(with_step, "step", legend, ": with the optimizer's step")
+    sheet.memory(without, page.target, measured, ": forward and backward")
+    sheet.memory(with_step, page.target, measured, ": with the optimizer's step")
     return sheet.draw(caption, page.variants, references=int(REFERENCE in page.variants))
 
 
-def _pairs(page: Fig5Page, above: tuple[str, ...]) -> Pairs:
-    """Return the look-ups above in a ratio, and the optimized one below, by batch size."""
-    return {
-        batch: ([(False, batch, variant) for variant in above], [(False, batch, REFERENCE)]) for batch in page.batches
-    }
+def _times(page: Fig5Page, _: pd.DataFrame, above: tuple[str, ...]) -> list[ratio.RatioPoint]:
+    """Return the times of look-ups over the optimized one's, forward and backward."""
+    runs = page.runs[~page.runs["optimizer_step"]]
+    sides = ratio.sides(runs, "look_up", above, [REFERENCE])
+    return ratio.time_points(page, *sides, named=len(above) > 1)
 
 
-def _times(page: Fig5Page, above: tuple[str, ...]) -> list[RatioPoint]:
-    return time_points(page, _pairs(page, above))
-
-
-def _peaks(page: Fig5Page, above: tuple[str, ...]) -> list[RatioPoint]:
-    return memory_points(page, _pairs(page, above))
+def _peaks(_: Fig5Page, table: pd.DataFrame, above: tuple[str, ...]) -> list[ratio.RatioPoint]:
+    sides = ratio.sides(table[~table["optimizer_step"]], "variant", above, [REFERENCE])
+    return ratio.memory_points(*sides, named=len(above) > 1)
 
 
 def _no_sparse_table(page: Fig5Page) -> str:
@@ -195,7 +177,7 @@ def _no_sparse_table(page: Fig5Page) -> str:
 _OF = "of plain / optimized, forward and backward"
 _FAIR_OF = "of the variant or uncompressed table that takes least / optimized, forward and backward"
 _RIVALS = (PLAIN, *TABLES.values())
-_WHERE: dict[str, Any] = {"conditions": (not_fp32,), "at": "{} indices", "fair_conditions": (_no_sparse_table,)}
+_WHERE: dict[str, Any] = {"conditions": (ratio.not_fp32,), "at": "{} indices", "fair_conditions": (_no_sparse_table,)}
 
 ARTIFACT = Artifact(
     name="fig5",
@@ -211,7 +193,7 @@ ARTIFACT = Artifact(
     caption=beside(__file__),
     draw=draw,
     rules=(
-        ratio_rule(
+        ratio.ratio_rule(
             "lookup-time",
             f"step time {_OF}",
             [partial(_times, above=(PLAIN,))],
@@ -220,7 +202,7 @@ ARTIFACT = Artifact(
             fair=[partial(_times, above=_RIVALS)],
             fair_quantity=f"step time {_FAIR_OF}",
         ),
-        ratio_rule(
+        ratio.ratio_rule(
             "lookup-memory",
             f"peak memory, allocated or predicted for CUDA, {_OF}",
             [partial(_peaks, above=(PLAIN,))],

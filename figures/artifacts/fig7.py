@@ -1,6 +1,6 @@
 """Fig. 7: time with CUDA Graph off and on, CoMERA against dense, and with other toggles; a page per device."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,24 +10,24 @@ from matplotlib.figure import Figure
 from figures import frame
 from figures.arms import CAPTURED, COMERA, DENSE, PLAIN, Toggles
 from figures.artifact import Artifact
-from figures.claims.ratio import RatioPoint, not_full_size, ratio_rule, time_points
-from figures.columns import across, readable, table_of, time_column
+from figures.claims import ratio
+from figures.columns import across, readable, time_column
 from figures.frame import Records
 from figures.page import bars, facts
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.records import cells
-from figures.records.time_values import time_ratio
-from figures.text import NOT_MODELLED, bounds, pairing, significant
+from figures.records.time_values import ratio_columns
+from figures.text import NOT_MODELLED, significant
 
 EXPERIMENTS = ("fig7",)
 
 #: The batch sizes of each kind of device: the paper's on CUDA. And what each is expected to have timed.
 BATCHES = {"cuda": (32, 64, 128), "cpu": (1, 8, 16)}
-EXPECTED = {"cuda": (Toggles(), CAPTURED), "cpu": (Toggles(), Toggles(compile=True))}
+EXPECTED = {"cuda": (PLAIN, CAPTURED), "cpu": (PLAIN, Toggles(compile=True))}
 
-#: An arm with its toggles, which is what a row of the picture is.
-Variant = tuple[str, Toggles]
+#: The columns of an arm with its toggles, which is what a row of the picture is.
+VARIANT = ("arm", "precision", "compile", "cuda_graph")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,15 +37,11 @@ class Fig7Page(cells.TimesAndMemory):
     experiments: ClassVar = EXPERIMENTS
 
     @property
-    def variants(self) -> list[Variant]:
+    def variants(self) -> list[tuple[str, Toggles]]:
         """Return CoMERA, dense, then whatever else there is; of each, plain steps first."""
         wanted = {(arm, toggles) for arm in (COMERA, DENSE) for toggles in EXPECTED[self.kind] if self.is_papers}
-        found = {*wanted, *(cell[:2] for cell in self.timed)}
+        found = {*wanted, *zip(self.runs["arm"], self.runs["toggles"], strict=True)}
         return sorted(found, key=lambda one: (one[0] != COMERA, one[0] != DENSE, one[0], one[1].rank))
-
-    @property
-    def batches(self) -> list[int]:
-        return sorted({*(BATCHES[self.kind] if self.is_papers else ()), *self.runs["batch_size"]})
 
     def toggles_of(self, arm: str) -> list[Toggles]:
         return [toggles for found, toggles in self.variants if found == arm]
@@ -53,47 +49,50 @@ class Fig7Page(cells.TimesAndMemory):
 
 def select(records: Records) -> list[Fig7Page]:
     """Return a page per device on which steps were timed."""
-    cell = ("arm", "toggles", "batch_size")
+    cell = (*VARIANT, "batch_size")
     return [cells.choose(df, Fig7Page, cell, **device) for device, df in frame.by_device(records)]
 
 
 def table(page: Fig7Page) -> pd.DataFrame:
     """Return a line per batch size and variant, compared with CoMERA's with the same toggles."""
-    lines = []
-    for batch in page.batches:
-        for arm, toggles in page.variants:
-            cell, reference, plainer = (arm, toggles, batch), (COMERA, toggles, batch), toggles.without_last
-            record, measured = page.timed.get(cell), page.measured_columns(cell)
-            gain = time_ratio(page.timed.get((arm, plainer, batch)), record) if plainer else None
-            ours = page.measured_columns(reference)["allocated_mib"] if arm != COMERA else None
-            memory = page.memory_columns(page.kind, cell, reference, COMERA)
-            if record and (toggles.cuda_graph or toggles.compile) and memory[f"{page.kind}_peak_mib"] is not None:
-                memory = {**dict.fromkeys(memory), f"{page.kind}_status": NOT_MODELLED, f"{page.kind}_message": ""}
-            lines.append(
-                {
-                    "device": page.device,
-                    "arm": arm,
-                    **vars(toggles),
-                    "batch_size": batch,
-                    "dataset": getattr(record, "dataset", ""),
-                    **page.time_columns(cell, reference, COMERA),
-                    **bounds("time_off_over_on", gain),
-                    "off_over_on_pairing": pairing(gain),
-                    "compile_time_s": getattr(record, "compile_time_s", None),
-                    **memory,
-                    **measured,
-                    "allocated_over_comera": cells.quotient(measured["allocated_mib"], ours),
-                    "older_code": page.is_older(cell, [page.kind]),
-                }
-            )
-    return table_of(lines)
+    batches = sorted({*(BATCHES[page.kind] if page.is_papers else ()), *page.runs["batch_size"]})
+    variants = pd.DataFrame([{"arm": arm, **vars(toggles)} for arm, toggles in page.variants])
+    grid = pd.DataFrame({"batch_size": batches}).merge(variants, "cross")
+    records, comera = page.timed(grid, "record", "dataset", "compile_time_s"), {"arm": COMERA}
+    grid = grid.assign(device=page.device, dataset=records["dataset"])
+
+    toggled = grid["compile"] | grid["cuda_graph"]
+    plainer = grid.assign(  # without the toggle that is named last
+        cuda_graph=False,
+        compile=grid["compile"] & grid["cuda_graph"],
+        precision=grid["precision"].where(toggled, PLAIN.precision),
+    )
+    is_plain = ~toggled & (grid["precision"] == PLAIN.precision)
+    gain = ratio_columns("time_off_over_on", page.timed(plainer, "record")["record"].mask(is_plain), records["record"])
+
+    memory = page.memory(grid, page.kind, COMERA, comera)
+    unmodelled = toggled & memory[f"{page.kind}_peak_mib"].notna()
+    memory = memory.mask(unmodelled)
+    memory[f"{page.kind}_status"] = memory[f"{page.kind}_status"].mask(unmodelled, NOT_MODELLED)
+
+    measured, ours = (page.measured(lines, [page.kind]) for lines in (grid, grid.assign(**comera)))
+    parts = [
+        grid[["device", *VARIANT, "batch_size", "dataset"]],
+        page.times(grid, COMERA, comera),
+        gain.rename(columns={"pairing": "off_over_on_pairing"}),
+        records["compile_time_s"],
+        memory,
+        measured[["allocated_mib", "reserved_mib"]],
+        (measured["allocated_mib"] / ours["allocated_mib"].mask(grid["arm"] == COMERA)).rename("allocated_over_comera"),
+        measured["older_code"],
+    ]
+    return pd.concat(parts, axis=1)
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the toggles in the names of the arms, such as ``comera, CUDA Graph``."""
-    toggles = table[["precision", "compile", "cuda_graph"]].itertuples(index=False)
-    names = [", ".join((arm, *Toggles(*one).names)) for arm, one in zip(table["arm"], toggles, strict=True)]
-    return table.assign(arm=names)
+    variants = table[list(VARIANT)].itertuples(index=False, name=None)
+    return table.assign(arm=[", ".join((arm, *Toggles(*toggles).names)) for arm, *toggles in variants])
 
 
 def shown(page: Fig7Page, table: pd.DataFrame) -> pd.DataFrame:
@@ -121,53 +120,51 @@ def about(page: Fig7Page, table: pd.DataFrame) -> dict[str, Any]:
 def draw(page: Fig7Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw time per epoch with the toggle off and on, a panel per batch size."""
     sheet, named, measured = bars.Sheet(page.kind, COMERA), _named(table), _is_measured(table)
-
-    def label(line: bars.Line, bar: bars.Bar) -> str:
-        """Return the predicted peak; where peaks are measured, the allocated one."""
-        peak, marks = line[f"{page.kind}_peak_mib"], bars.marks_of(line)
-        if pd.notna(line["allocated_mib"]):
-            return bars.value_label(line["allocated_mib"], line["allocated_over_comera"], marks)
-        return f"({significant(peak)}) {marks}".rstrip() if measured and pd.notna(peak) else bar.label
-
     others = "dense" if set(table["arm"]) == {COMERA, DENSE} else "other arms"
     legend = {"steps, CoMERA": "training steps, CoMERA", "steps": f"training steps, {others}"}
-    if (table[{"epoch": "epoch_rare_s", "step": "step_rare_ms"}[page.per]] > 0).any():
+    if (table[time_column(page.per).replace("time", "rare")] > 0).any():
         legend["rare"] = "rare events, amortised"
     sheet.times(table, page.per, legend)
-    sheet.memory(table, page.kind, measured, label=label)
+
+    labels = None
+    if measured:  # the allocated peak, else the predicted one in parentheses
+        marks = bars.marks(table)
+        predicted = [f"({significant(peak)})" if peak > 0 else None for peak in table[f"{page.kind}_peak_mib"]]
+        allocated = bars.labels(table["allocated_mib"], table["allocated_over_comera"], marks)
+        labels = allocated.fillna((pd.Series(predicted, table.index, "str") + " " + marks).str.rstrip())
+    sheet.memory(table, page.kind, measured, words_beside=labels)
+
     gains = readable(named, ["arm", "batch_size", "time_off_over_on"])[named["time_off_over_on"].notna()]
     paying = [
         f"off / on, {arm}: {', '.join(f'{gain} at batch {batch}' for batch, gain in some.iloc[:, 1:].to_numpy())}"
         for arm, some in gains.groupby("arm", sort=False)
     ]
-    names, references = list(dict.fromkeys(named["arm"])), len(page.toggles_of(COMERA))
-    return sheet.draw(caption, names, references, paying)
+    return sheet.draw(caption, list(named["arm"].unique()), len(page.toggles_of(COMERA)), paying)
 
 
-def _points(page: Fig7Page, which: Iterable[Toggles]) -> list[RatioPoint]:
+def _points(page: Fig7Page, which: Sequence[Toggles]) -> list[ratio.RatioPoint]:
     """Return ratios of dense over CoMERA with the same toggles."""
     points = []
     for toggles in which:
-        pairs = {batch: ([(DENSE, toggles, batch)], [(COMERA, toggles, batch)]) for batch in page.batches}
-        points += time_points(page, pairs, ", ".join(toggles.names) or "plain")
+        sides = ratio.sides(page.runs[page.runs["toggles"] == toggles], "arm", [DENSE], [COMERA])
+        points += ratio.time_points(page, *sides, ", ".join(toggles.names) or "plain")
     return points
 
 
-def _published(page: Fig7Page) -> list[RatioPoint]:
+def _published(page: Fig7Page, _: Any = None) -> list[ratio.RatioPoint]:
     return _points(page, [CAPTURED])
 
 
-def _beside(page: Fig7Page) -> list[RatioPoint]:
+def _beside(page: Fig7Page, _: pd.DataFrame) -> list[ratio.RatioPoint]:
     return _points(page, page.toggles_of(DENSE))
 
 
-def _at_best(page: Fig7Page) -> list[RatioPoint]:
+def _at_best(page: Fig7Page, _: pd.DataFrame) -> list[ratio.RatioPoint]:
     """Return ratios of dense over CoMERA, each with the toggles that make it fastest."""
-    pairs = {}
-    for batch in page.batches:
-        dense, ours = ([(arm, toggles, batch) for toggles in page.toggles_of(arm)] for arm in (DENSE, COMERA))
-        pairs[batch] = (dense, ours)
-    return time_points(page, pairs)
+    dense, ours = ratio.sides(page.runs, "arm", [DENSE], [COMERA])
+    dense, ours = (side.assign(form=_named(side)["arm"]) for side in (dense, ours))
+    named = max(len(page.toggles_of(arm)) for arm in (DENSE, COMERA)) > 1
+    return ratio.time_points(page, dense, ours, named=named)
 
 
 def _only_plain(page: Fig7Page) -> str:
@@ -197,12 +194,12 @@ ARTIFACT = Artifact(
     caption=beside(__file__),
     draw=draw,
     rules=(
-        ratio_rule(
+        ratio.ratio_rule(
             "graph-speedup",
             "epoch time of dense / comera, both with CUDA Graph, FP32",
             [_published],
             BATCHES["cuda"],
-            conditions=(_no_pair, not_full_size),
+            conditions=(_no_pair, ratio.not_full_size),
             beside=_beside,
             fair=[_at_best],
             fair_conditions=(_only_plain,),

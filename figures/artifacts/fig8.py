@@ -4,8 +4,7 @@ Two verdicts stand beside each other: against dense tables with dense gradients 
 tables with sparse gradients and one number of state per row, as a recommender team would train them.
 """
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,19 +12,19 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.core.record import Record
 from figures import frame
 from figures.artifact import Artifact
-from figures.artifacts.fig5 import look_up
+from figures.artifacts.fig5 import EACH, with_look_ups
 from figures.claims import ratio
 from figures.claims.claims import Claim, Finding, Judgement, undecided
 from figures.claims.rule import REACHES, Rule
-from figures.columns import across, readable, table_of
+from figures.columns import across, readable
 from figures.frame import Records
 from figures.page import bars
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.records import cells
+from figures.records.cells import TARGETS
 from figures.records.time_values import Per
 
 OPTIMIZED, PLAIN, ADAM, SPARSE, ROW_WISE = "optimized", "plain", "dense", "sparse", "row-wise"
@@ -35,12 +34,6 @@ BATCHES = (10_000, 20_000, 40_000)
 
 #: Parameters of the paper's dense model, with the tables of Criteo Kaggle.
 FULL_SIZE = 1_097_631_297
-
-#: GPU memory, in GiB, that predictions are held against.
-ROOMS = (24, 80)
-
-#: The part of a GPU's memory that a prediction may take.
-_FREE = 0.95
 
 #: The columns of a cell, and those of a page.
 CELL = ("look_up", "batch_size")
@@ -69,25 +62,11 @@ class Fig8Page(cells.TimesAndMemory):
         return "step"
 
     @property
-    def batches(self) -> list[int]:
-        return sorted({*BATCHES, *self.found("batch_size")})
-
-    @property
     def variants(self) -> list[str]:
         return [name for name in VARIANTS if name in self.found("look_up")]
 
     @property
-    def by_cell(self) -> dict[tuple[str, int], Record]:
-        """Return a record of every cell, the timed one where there is one."""
-        return {**{cell: one for (_, cell), one in self.predicted.items()}, **self.timed}
-
-    def stored(self, variant: str) -> float | None:
-        """Return MiB of the stored model."""
-        found = self.by_cell.items()
-        return next((one.stored_mib for (name, _), one in found if name == variant and one.stored_mib), None)
-
-    @property
-    def shown_target(self) -> str:
+    def target(self) -> str:
         """Return the device whose predicted memory is shown: a GPU wherever there is a prediction for one."""
         return "cuda" if (self.plans["predicted_for"] == "cuda").any() else "cpu"
 
@@ -95,45 +74,47 @@ class Fig8Page(cells.TimesAndMemory):
 def select(records: Records) -> list[Fig8Page]:
     """Return a page per device and model."""
     pages = []
-    for device, df in frame.by_device(records):
-        variants = pd.Series([look_up(one, RIVALS) for one in df["record"]], index=df.index, dtype=object)
-        df = df.assign(
-            look_up=variants.where(variants.isin(VARIANTS), None),
-            family=df["arm"].where(df["method"] != "comera", "comera"),
-            **{name: frame.column(df, name) for name in PLACE},
-        )
-        for key, here in frame.groups(df, PLACE):
-            place, each = Fig8Place(*key), (*frame.METHOD, "variant", "!method.lookup")
-            about = {"about": place, "place": place.words, "suffix": tuple(place)}
-            plain = here[here["precision"] == "fp32"]
-            pages.append(cells.choose(plain, Fig8Page, CELL, each=each, arm="family", **about, **device))
+    for device, given in frame.by_device(records):
+        df = with_look_ups(given, RIVALS, PLACE)
+        df["look_up"] = df["look_up"].where(df["look_up"].isin(VARIANTS))
+        for key, here in frame.groups(df[df["precision"] == "fp32"], PLACE):
+            place = Fig8Place(*key)
+            about: dict[str, Any] = {"about": place, "place": place.words, "suffix": tuple(place)}
+            pages.append(cells.choose(here, Fig8Page, CELL, **EACH, **about, **device))
     return [page for page in pages if len(page.df)]
 
 
 def table(page: Fig8Page) -> pd.DataFrame:
     """Return a line per variant or rival and batch size, by batch size."""
-    lines = []
-    for batch, variant in itertools.product(page.batches, page.variants):
-        cell, reference = (variant, batch), (OPTIMIZED, batch)
-        line = {
-            "device": page.device,
-            "preset": page.about.preset,
-            "tables": page.about.tables,
-            "batch_size": batch,
-            "variant": variant,
-            **page.time_columns(cell, reference, OPTIMIZED, rare=False),
-        }
-        for target in cells.TARGETS:
-            line |= page.memory_columns(target, cell, reference, OPTIMIZED)
-        line |= {"flops_per_step": getattr(page.by_cell.get(cell), "flops_per_step", None)}
-        lines.append(line | {"stored_mib": page.stored(variant)} | page.last_columns(cell, cells.TARGETS))
-    return table_of(lines)
+    batches = sorted({*BATCHES, *page.found("batch_size")})
+    lines = pd.MultiIndex.from_product([batches, page.variants], names=["batch_size", "look_up"])
+    grid, reference = lines.to_frame(index=False), {"look_up": OPTIMIZED}
+    place = {
+        "device": page.device,
+        "preset": page.about.preset,
+        "tables": page.about.tables,
+        "batch_size": grid["batch_size"],
+        "variant": grid["look_up"],
+    }
+    records = pd.concat([page.plans, page.runs]).drop_duplicates(list(CELL), keep="last")
+    stored = records[records["stored_mib"] > 0].groupby("look_up")["stored_mib"].first()
+    sizes = {
+        "flops_per_step": cells.numbers(cells.at(grid, records, CELL, ["flops_per_step"])["flops_per_step"]),
+        "stored_mib": grid["look_up"].map(stored),
+    }
+    parts = [
+        pd.DataFrame(place),
+        page.times(grid, OPTIMIZED, reference, rare=False),
+        *(page.memory(grid, target, OPTIMIZED, reference) for target in TARGETS),
+        pd.DataFrame(sizes),
+        page.measured(grid),
+    ]
+    return pd.concat(parts, axis=1)
 
 
 def shown(page: Fig8Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per variant: the size of the model, and its time and peak memory at every batch size."""
-    target = page.shown_target
-    values = {"step_time_ms": f"time_over_{OPTIMIZED}", f"{target}_peak_mib": f"{target}_over_{OPTIMIZED}"}
+    values = {"step_time_ms": f"time_over_{OPTIMIZED}", f"{page.target}_peak_mib": f"{page.target}_over_{OPTIMIZED}"}
     found = across(table, "variant", "batch_size", values)
     sizes = readable(table.drop_duplicates("variant"), ["stored_mib"])
     found.insert(1, sizes.columns[0], sizes.iloc[:, 0].to_numpy())
@@ -141,15 +122,13 @@ def shown(page: Fig8Page, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def about(page: Fig8Page, table: pd.DataFrame) -> dict[str, Any]:
-    """Return whether the model is the paper's, the memory shown, what fits where, and whether arms were timed alone."""
+    """Return whether the model is the paper's, the largest batch that fits 95 % of a GPU's memory, who ran alone."""
     fits = {}
-    for room in ROOMS if page.shown_target == "cuda" else ():
-        fitting = table[table["cuda_peak_mib"] <= room * 1024 * _FREE]
-        largest = fitting.groupby("variant")["batch_size"].max()
-        fits[room] = {variant: int(largest.get(variant, 0)) for variant in page.variants}
+    for gib in (24, 80) if page.target == "cuda" else ():
+        largest = table[table["cuda_peak_mib"] <= 0.95 * 1024 * gib].groupby("variant")["batch_size"].max()
+        fits[gib] = {variant: int(largest.get(variant, 0)) for variant in page.variants}
     return {
         "is_papers_model": page.about == Fig8Place("paper", "kaggle"),
-        "target": page.shown_target,
         "fits": fits,
         "alone": bool(((page.runs["status"] == "ok") & (page.runs["pairing"] == "")).any()),
     }
@@ -161,7 +140,7 @@ def draw(page: Fig8Page, table: pd.DataFrame, caption: Caption) -> Figure:
     measured = page.kind == "cuda" and bool(table["allocated_mib"].notna().any())
     legend = {"steps, CoMERA": "CoMERA, optimized look-up", "steps": "plain look-up and dense tables"}
     sheet.times(table, "step", legend)
-    sheet.memory(table, page.shown_target, measured)
+    sheet.memory(table, page.target, measured)
     return sheet.draw(caption, page.variants)
 
 
@@ -179,11 +158,12 @@ def _synthetic(page: Fig8Page) -> str:
     return f"The claim is about Criteo's log; these steps ran on {', '.join(names)}." if names else ""
 
 
-def _judge_size(claim: Claim, page: Fig8Page, _: Any) -> Judgement:
+def _judge_size(claim: Claim, page: Fig8Page, table: pd.DataFrame) -> Judgement:
     """Judge the sizes of any log, since they do not hang on the data."""
-    dense, ours = page.stored(ADAM), page.stored(OPTIMIZED)
-    if dense is None or ours is None:
+    stored = table.set_index("variant")["stored_mib"].dropna().to_dict()
+    if not {ADAM, OPTIMIZED} <= stored.keys():
         return Judgement("not tested here", "It needs both models.")
+    dense, ours = stored[ADAM], stored[OPTIMIZED]
     found = (Finding("stored size of dense / comera", f"{dense / ours:.2f}x, {dense:,.0f} / {ours:.1f} MiB"),)
     if untested := undecided([not_the_papers(page)], found):
         return untested
@@ -192,42 +172,36 @@ def _judge_size(claim: Claim, page: Fig8Page, _: Any) -> Judgement:
     return Judgement("by construction", "The ranks were chosen for it; what the model learns is a claim apart.", found)
 
 
-def _evidence(page: Fig8Page, points: Callable[..., Any], above: tuple[str, ...]) -> list[ratio.RatioPoint]:
-    """Return ratios of the one of these variants that takes least over the optimized one."""
-    pairs = {batch: ([(one, batch) for one in above], [(OPTIMIZED, batch)]) for batch in page.batches}
-    return points(page, pairs)
+def _times(page: Fig8Page, _: pd.DataFrame, above: tuple[str, ...]) -> list[ratio.RatioPoint]:
+    """Return times of the one of these variants that takes least over the optimized one."""
+    sides = ratio.sides(page.runs, "look_up", above, [OPTIMIZED])
+    return ratio.time_points(page, *sides, named=len(above) > 1)
 
 
-_TIMES, _PEAKS = ratio.time_points, ratio.memory_points
+def _peaks(_: Fig8Page, table: pd.DataFrame, above: tuple[str, ...]) -> list[ratio.RatioPoint]:
+    return ratio.memory_points(*ratio.sides(table, "variant", above, [OPTIMIZED]), named=len(above) > 1)
 
 
-def _rule(
-    claim_id: str,
-    quantity: str,
-    points: Any,
-    above: str,
-    batches: tuple[int, ...] = BATCHES,
-    fair: str = "",
-    **more: Any,
-) -> Rule:
+def _rule(claim_id: str, quantity: str, parts: Sequence[Any], above: str, fair: str = "", **more: Any) -> Rule:
     """Return the rule of a claim on ratios; one on memory alone may be decided by predictions on any log.
 
     Args:
         claim_id, quantity: the claim, and what is judged.
-        points: what the ratios are of, one or several.
+        parts: what the ratios are of.
         above: the variant above in the ratio.
-        batches: the batch sizes of the claim.
         fair: the quantity of the fair comparison, with the dense tables that take least; none where empty.
     """
-    parts = points if isinstance(points, list) else [points]
     if fair:
-        rivals = partial(_evidence, points=parts[0], above=(ADAM, SPARSE, ROW_WISE))
-        more |= {"fair": [rivals], "fair_quantity": f"{fair} of the dense tables that take least "}
-        more["fair_quantity"] += "(sparse gradients, row-wise Adagrad) / optimized comera"
-    any_log: dict[str, Any] = {"conditions": (ratio.not_fp32, not_the_papers), "device": "any"}
-    own: dict[str, Any] = {"conditions": (ratio.not_fp32, not_the_papers, _synthetic)}
-    evidence = [partial(_evidence, points=part, above=(above,)) for part in parts]
-    return ratio.ratio_rule(claim_id, quantity, evidence, batches, **(any_log if points is _PEAKS else own), **more)
+        more["fair"] = [partial(parts[0], above=(ADAM, SPARSE, ROW_WISE))]
+        rivals = "the dense tables that take least (sparse gradients, row-wise Adagrad)"
+        more["fair_quantity"] = f"{fair} of {rivals} / optimized comera"
+    conditions = (ratio.not_fp32, not_the_papers)
+    if parts == [_peaks]:
+        more |= {"conditions": conditions, "device": "any"}
+    else:
+        more["conditions"] = (*conditions, _synthetic)
+    more = {"batches": BATCHES} | more
+    return ratio.ratio_rule(claim_id, quantity, [partial(part, above=(above,)) for part in parts], **more)
 
 
 RULES = (
@@ -235,19 +209,19 @@ RULES = (
     _rule(
         "dlrm-memory",
         "peak memory of dense (Adam) / comera, allocated or predicted for CUDA",
-        _PEAKS,
+        [_peaks],
         ADAM,
-        BATCHES[:1],
+        batches=BATCHES[:1],
         fair="peak memory",
     ),
-    _rule("recsys-time", "epoch time of dense (Adam) / comera", _TIMES, ADAM, fair="step time"),
+    _rule("recsys-time", "epoch time of dense (Adam) / comera", [_times], ADAM, fair="step time"),
     _rule(
-        "dlrm-opt-plain", "step time and peak memory of plain / optimized comera", [_TIMES, _PEAKS], PLAIN, slack=0.0
+        "dlrm-opt-plain", "step time and peak memory of plain / optimized comera", [_times, _peaks], PLAIN, slack=0.0
     ),
     _rule(
         "dlrm-opt-dense",
         "peak memory of dense (Adam) / optimized comera, allocated or predicted",
-        _PEAKS,
+        [_peaks],
         ADAM,
         fair="peak memory",
         slack=0.0,

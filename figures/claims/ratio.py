@@ -20,17 +20,19 @@ with the workspaces that cuBLAS holds. The fair baseline is judged likewise, of 
 A claim about a GPU is decided on one. What other records have is printed beside.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pandas as pd
+
 from bench.core.intervals import Estimate
-from bench.core.record import Record
 from figures.claims.claims import Claim, Judgement, Outcome, undecided
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
 from figures.records.cells import TimesAndMemory
 from figures.records.sizes import FULL_SIZE_PARAMETERS
-from figures.records.time_values import time_of, time_ratio
+from figures.records.time_values import step_of, time_ratio
 from figures.text import unpaired, with_bounds
 
 Grade = Literal["holds", "leans", "refuted", "open"]
@@ -130,93 +132,91 @@ def _outcome(grades: Sequence[Grade], expected: int, far: bool) -> Outcome:
     return "reproduced" if whole and not far else "partly"
 
 
-#: By batch size the cells of a page that may stand above in a ratio, and those below; of each the least takes part.
-Pairs = Mapping[int, tuple[Sequence[Hashable], Sequence[Hashable]]]
-
-#: The ratios that a page has for a claim, at all batch sizes.
-Evidence = Callable[[Any], list[RatioPoint]]
+#: The ratios that a page and its table have for a claim, at all batch sizes.
+Evidence = Callable[[Any, pd.DataFrame], list[RatioPoint]]
 
 
-def _form(cell: Any) -> str:
-    """Return the arm among the coordinates of a cell, with its toggles where they are one."""
-    words = (part if isinstance(part, str) else ", ".join(getattr(part, "names", ())) for part in cell)
-    return ", ".join(filter(None, words))
+def _least(above: pd.DataFrame, below: pd.DataFrame, column: str) -> Iterator[tuple[int, pd.Series, pd.Series]]:
+    """Yield by batch size the line of either side with the least value in a column."""
+    sides = [
+        side.loc[side[column] > 0]
+        .sort_values(column, kind="stable")
+        .drop_duplicates("batch_size")
+        .set_index("batch_size")
+        for side in (above, below)
+    ]
+    for batch in sides[0].index.intersection(sides[1].index).sort_values():
+        yield int(batch), sides[0].loc[batch], sides[1].loc[batch]
 
 
-def _least(
-    sides: tuple[Sequence[Hashable], Sequence[Hashable]], value: Callable[[Hashable], float | None]
-) -> tuple[Hashable, Hashable] | None:
-    """Of each side the cell of the least value; None where a side has none."""
-    known = [{cell: found for cell in side if (found := value(cell))} for side in sides]
-    return (
-        None if not all(known) else (min(known[0], key=known[0].__getitem__), min(known[1], key=known[1].__getitem__))
-    )
+def sides(
+    df: pd.DataFrame, column: str, above: Sequence[str], below: Sequence[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of either side of a ratio, by their value in a column, which is their ``form``."""
+    rows = df.assign(form=df[column])
+    return rows[rows["form"].isin(above)], rows[rows["form"].isin(below)]
 
 
-def _named(source: str, sides: tuple[Sequence[Hashable], Sequence[Hashable]], chosen: Sequence[Hashable]) -> str:
-    """Return the source of a ratio with its arms, where there was a choice."""
-    return source if max(map(len, sides)) == 1 else f"{' / '.join(map(_form, chosen))}, {source}"
+def _source(words: Sequence[str], one: pd.Series, other: pd.Series, named: bool) -> str:
+    forms = f"{one['form']} / {other['form']}" if named else ""
+    return ", ".join(filter(None, (forms, *words)))
 
 
 def time_points(
-    page: TimesAndMemory, pairs: Pairs, how: str = "", timed: Mapping[Any, Record] | None = None
+    page: TimesAndMemory, above: pd.DataFrame, below: pd.DataFrame, how: str = "", named: bool = False
 ) -> list[RatioPoint]:
-    """Return ratios of times.
+    """Return by batch size the ratio of times, of either side the record that takes least.
 
     Args:
-        page: with the records.
-        pairs: the sides of each ratio.
-        how: with what they ran on a GPU.
-        timed: records by cell, in place of the page's.
+        page: with the device.
+        above, below: the records of either side; ``form`` is what they are called.
+        how: with what they ran.
+        named: whether the words have the forms, since there was a choice.
     """
-    records = page.timed if timed is None else timed
-
-    def time(cell: Hashable) -> float | None:
-        found = time_of(records.get(cell), page.per)
-        return found.total.value if found else None
-
+    above, below = (
+        side[["batch_size", "form", "record"]].assign(time=_times(side["record"])) for side in (above, below)
+    )
     points = []
-    for batch, sides in pairs.items():
-        cells = _least(sides, time)
-        ratio = None if cells is None else time_ratio(*map(records.get, cells))
-        if cells is not None and ratio is not None:
-            source = ", ".join(filter(None, ({"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind], how)))
-            points.append(RatioPoint("time", batch, ratio, _named(source, sides, cells), page.kind))
+    for batch, one, other in _least(above, below, "time"):
+        ratio = time_ratio(one["record"], other["record"])
+        if ratio is not None:
+            where = {"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind]
+            points.append(RatioPoint("time", batch, ratio, _source((where, how), one, other, named), page.kind))
     return points
 
 
-def memory_points(page: TimesAndMemory, pairs: Pairs) -> list[RatioPoint]:
-    """Ratios of peak memory in every reading: measured on the device, else predicted, for CUDA before a CPU."""
+def _times(records: pd.Series) -> list[float]:
+    steps = map(step_of, records)
+    return [math.nan if step is None else step.value for step in steps]
 
-    def measured(column: str) -> Callable[[Hashable], float | None]:
-        def peak(cell: Hashable) -> float | None:
-            run = page.timed.get(cell)
-            return getattr(run, column) if run and run.status == "ok" else None
 
-        return peak
+def memory_points(above: pd.DataFrame, below: pd.DataFrame, named: bool = False) -> list[RatioPoint]:
+    """Return ratios of peak memory in every reading: measured on the device, else predicted, for CUDA before a CPU.
 
-    def predicted(target: str) -> Callable[[Hashable], float | None]:
-        return lambda cell: page.peak(target, cell)
-
-    on_gpu = {"allocated on CUDA": "peak_memory_allocated_mib", "reserved on CUDA": "peak_memory_reserved_mib"}
-    sources = [
-        ("cuda", [(words, measured(column), 0.0) for words, column in on_gpu.items()]),
-        ("cuda", [(f"for cuda, predicted{words}", predicted("cuda"), held) for words, held in WORKSPACES.items()]),
-        ("cpu", [("for cpu, predicted", predicted("cpu"), 0.0)]),
+    The sides are lines of a page's table with a ``form``, which the words have if ``named``.
+    """
+    measured, finished = ["allocated_mib", "reserved_mib"], ("ok", "no time")
+    columns = ["batch_size", "form", *(name for name in ("cuda_peak_mib", "cpu_peak_mib") if name in above)]
+    above, below = (
+        side[columns].join(side[measured].where(side["time_status"].isin(finished))) for side in (above, below)
+    )
+    predicted = {f"for cuda, predicted{words}": ("cuda_peak_mib", held) for words, held in WORKSPACES.items()}
+    sources: list[tuple[str, dict[str, tuple[str, float]]]] = [
+        ("cuda", {"allocated on CUDA": ("allocated_mib", 0.0), "reserved on CUDA": ("reserved_mib", 0.0)}),
+        ("cuda", predicted),
+        ("cpu", {"for cpu, predicted": ("cpu_peak_mib", 0.0)}),
     ]
-    points = []
-    for batch, sides in pairs.items():
-        for kind, readings in sources:
-            found = [(words, held, value, cells) for words, value, held in readings if (cells := _least(sides, value))]
-            for words, held, value, cells in found:
-                above, below = ((value(cell) or 0.0) + held for cell in cells)
-                source = _named(words, sides, cells)
-                points.append(
-                    RatioPoint("memory", batch, Estimate.exact(above / below), source, kind, "predicted" in words)
-                )
-            if found:
-                break
-    return points
+    found: list[RatioPoint] = []
+    for kind, readings in sources:
+        points = []
+        for words, (column, held) in readings.items():
+            for batch, one, other in _least(above, below, column) if column in above else ():
+                ratio = Estimate.exact((one[column] + held) / (other[column] + held))
+                source = _source((words,), one, other, named)
+                points.append(RatioPoint("memory", batch, ratio, source, kind, "predicted" in words))
+        known = {point.batch_size for point in found}
+        found += [point for point in points if point.batch_size not in known]
+    return sorted(found, key=lambda point: point.batch_size)
 
 
 def not_full_size(page: TimesAndMemory) -> str:
@@ -265,20 +265,20 @@ def ratio_rule(
         beside: Evidence | None = None,
         first: Sequence[Callable[[Any], str]] = (),
     ) -> Judge:
-        def judge(claim: Claim, page: TimesAndMemory, _: Any) -> Judgement:
+        def judge(claim: Claim, page: TimesAndMemory, table: pd.DataFrame) -> Judgement:
             if lacking := undecided(condition(page) for condition in first):
                 return lacking
-            found = [point for part in parts for point in part(page)]
+            found = [point for part in parts for point in part(page, table)]
             points = [point for point in found if point.batch_size in batches]
             shown = [point for point in found if point.quantity == "time" or point in points]
             if device == "cuda" and page.kind == "cpu":
-                return Judgement("not tested here", ON_CPU, beside(page) if beside else shown)
+                return Judgement("not tested here", ON_CPU, beside(page, table) if beside else shown)
             decisive = [point for point in points if point.kind == "cuda"]
             if found and not any(point.kind == "cuda" for point in found):
                 why = "The claim is about a GPU; predictions for a CPU cannot decide it."
                 return Judgement("not tested here", why, found)
             reasons = (condition(page) for condition in required)
-            untested = undecided(reasons, decisive or (beside(page) if beside else ()))
+            untested = undecided(reasons, decisive or (beside(page, table) if beside else ()))
             missing = len(parts) * len(batches) - len({(point.quantity, point.batch_size) for point in decisive})
             return untested or decide(claim, decisive, len(decisive) + missing, slack)
 

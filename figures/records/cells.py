@@ -1,17 +1,20 @@
-"""Pages of times and peak memory by cell: how their records are chosen, and the columns of a cell in a table."""
+"""Pages of times and peak memory by cell: how their records are chosen, and the columns of a table of cells.
+
+A table begins as a grid, a frame with a line per cell. Every method that takes a grid returns columns beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from bench.core.record import Record
 from figures import frame
-from figures.frame import Patterns, by_cell, narrow, newest, repeats, settings
+from figures.frame import Patterns, narrow, newest, repeats, settings
 from figures.records.sizes import equal_size
 from figures.records.time_values import Per, time_columns, workload_words
 from figures.text import NOT_IN_GRID, NOT_RECORDED
@@ -44,6 +47,17 @@ def quotient(above: float | None, below: float | None) -> float | None:
     return above / below if above and below else None
 
 
+def at(grid: pd.DataFrame, df: pd.DataFrame, cell: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """Return line by line columns of the row of ``df`` that has the grid's cell; empty where there is none."""
+    found = grid[list(cell)].merge(df[[*cell, *columns]], "left", list(cell))
+    return found[list(columns)].set_axis(grid.index)
+
+
+def numbers(counts: pd.Series) -> pd.Series:
+    """Return whole numbers as integers where none is missing, else as floats."""
+    return counts.astype("float64" if counts.isna().any() else "int64")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TimesAndMemory(frame.Page):
     """A page of timed records and predictions of memory.
@@ -59,17 +73,6 @@ class TimesAndMemory(frame.Page):
     plans: pd.DataFrame
     cell: tuple[str, ...]
     memory_cell: tuple[str, ...]
-
-    @cached_property
-    def timed(self) -> dict[Any, Record]:
-        """Return the timed records by cell."""
-        return by_cell(self.runs, self.cell)
-
-    @cached_property
-    def predicted(self) -> dict[tuple[str, Any], Record]:
-        """Return the predictions by target and cell."""
-        cells = frame.tuples(self.plans, self.memory_cell)
-        return dict(zip(zip(self.plans["predicted_for"], cells, strict=True), self.plans["record"], strict=True))
 
     @property
     def own(self) -> pd.DataFrame:
@@ -96,69 +99,78 @@ class TimesAndMemory(frame.Page):
         found = list(dict.fromkeys(self.plans["predicted_for"]))
         return self.kind if self.kind in found or not found else found[0]
 
-    def peak(self, target: str, cell: Hashable) -> float | None:
-        """Return the predicted peak of a cell in MiB, or None."""
-        record = self.predicted.get((target, cell))
-        return record.peak_memory_predicted_mib if record else None
+    def parameters(self, *by: str) -> pd.Series:
+        """Return the parameters by the values of columns, where any record of them has a count."""
+        return pd.concat([self.runs, self.plans]).groupby(list(by))["parameters"].first().dropna()
 
-    def parameters(self, cell: Hashable) -> int | None:
-        """Return the parameters of a cell, from its times or predictions; None where neither has them."""
-        records = (self.timed.get(cell), *(self.predicted.get((target, cell)) for target in TARGETS))
-        return next((record.parameters for record in records if record and record.parameters), None)
+    def forms_of_equal_size(self, arms: Sequence[str], arm: str) -> list[str]:
+        """Return those of these arms that hold as many parameters as another arm within 2 %."""
+        counts = self.parameters("arm")
+        return [one for one in arms if equal_size(counts.get(one), counts.get(arm))]
 
-    def same_size(self, cell: Hashable, reference: Hashable) -> bool:
-        """Return whether two cells hold equally many parameters within 2 %, by their records."""
-        return equal_size(self.parameters(cell), self.parameters(reference))
+    def timed(self, grid: pd.DataFrame, *columns: str) -> pd.DataFrame:
+        """Return columns of the timed record of each cell of a grid."""
+        return at(grid, self.runs, self.cell, columns)
 
-    def time_columns(self, cell: Hashable, reference: Hashable, over: str, **how: Any) -> dict[str, Any]:
-        """Return the columns on the time of a cell, with its ratio to a reference, which is called ``over``.
+    def predicted(self, grid: pd.DataFrame, target: str, *columns: str) -> pd.DataFrame:
+        """Return columns of the prediction for a target of each cell of a grid."""
+        return at(grid, self.plans[self.plans["predicted_for"] == target], self.memory_cell, columns)
 
-        ``how`` goes to :func:`figures.records.time_values.time_columns`.
-        """
-        below = self.timed.get(reference) if reference != cell else None
-        return time_columns(self.timed.get(cell), below, self.per, over, **how)
-
-    def memory_columns(
-        self, target: str, cell: Hashable, reference: Hashable, over: str, asked: bool = True
-    ) -> dict[str, Any]:
-        """Return the columns on the predicted peak of a cell for a target: status, MiB by category, ratio.
+    def times(
+        self, grid: pd.DataFrame, over: str, reference: Mapping[str, Any], asked: Any = True, rare: bool = True
+    ) -> pd.DataFrame:
+        """Return the columns on times, with their ratio to a reference.
 
         Args:
-            target: the device that is predicted for.
-            cell, reference: the cell and what it is compared with, which is called ``over``.
-            asked: whether the grid has the cell.
+            grid: the cells.
+            over: the name of the reference.
+            reference: the values in which its cell differs, such as ``{"arm": "comera"}``.
+            asked: which cells the paper's grid has; all by default.
+            rare: whether the part in rare events has columns of its own.
         """
-        record, run = self.predicted.get((target, cell)), self.timed.get(cell)
-        if record is None and run is not None and run.status != "ok" and target == self.kind and asked:
-            record = run  # it failed before its memory was predicted
-        peak = record.peak_memory_predicted_mib if record else None
-        status, message = NOT_RECORDED if asked else NOT_IN_GRID, ""
-        if record is not None:
-            status = "ok" if peak is not None else "no prediction" if record.status == "ok" else record.status
-            message = record.message if peak is None or record.status == "ok" else ""
-        parts = parts_of_peak(peak, sizes_of(record)) if record and peak is not None else {}
-        base = self.peak(target, reference) if reference != cell else None
-        return {
-            f"{target}_status": status,
-            f"{target}_message": message,
-            f"{target}_peak_mib": peak,
-            **{f"{target}_{name}_mib": parts.get(name) for name in CATEGORIES},
-            f"{target}_over_{over}": quotient(peak, base),
-        }
+        below = self.timed(grid.assign(**reference), "record")["record"].mask(_are(grid, reference))
+        asked = pd.Series(asked, index=grid.index)
+        return time_columns(self.timed(grid, "record")["record"], below, self.per, over, asked, rare)
 
-    def measured_columns(self, cell: Hashable) -> dict[str, Any]:
-        """Return the columns on the allocator's peaks in MiB."""
-        run = self.timed.get(cell)
-        return {f"{name}_mib": getattr(run, f"peak_memory_{name}_mib", None) for name in ("allocated", "reserved")}
+    def memory(
+        self, grid: pd.DataFrame, target: str, over: str, reference: Mapping[str, Any], asked: Any = True
+    ) -> pd.DataFrame:
+        """Return the columns on predicted peaks for a target: status, MiB by category, ratio; else as :meth:`times`."""
+        asked = pd.Series(asked, index=grid.index)
+        columns = ["status", "message", "peak_memory_predicted_mib", *(f"predicted_{name}_mib" for name in CATEGORIES)]
+        found, runs = self.predicted(grid, target, *columns), self.timed(grid, *columns)
+        if target == self.kind:  # a step may have failed before its memory was predicted
+            failed = found["status"].isna() & runs["status"].notna() & (runs["status"] != "ok") & asked
+            found = found.mask(failed, runs)
+        is_ok, peak = found["status"] == "ok", found["peak_memory_predicted_mib"]
+        status = found["status"].mask(is_ok, "no prediction").mask(peak.notna(), "ok")
+        base = self.predicted(grid.assign(**reference), target, columns[2])[columns[2]]
+        return pd.DataFrame(
+            {
+                f"{target}_status": status.fillna(asked.map({True: NOT_RECORDED, False: NOT_IN_GRID})),
+                f"{target}_message": found["message"].where(is_ok | peak.isna()).fillna(""),
+                f"{target}_peak_mib": peak,
+                **{f"{target}_{name}_mib": found[f"predicted_{name}_mib"].replace(0.0, np.nan) for name in CATEGORIES},
+                f"{target}_over_{over}": peak / base.mask(_are(grid, reference)),
+            }
+        )
 
-    def is_older(self, cell: Hashable, targets: Sequence[str]) -> bool:
-        """Return whether older code made any record of the cell, its predictions for these targets among them."""
-        found = (self.timed.get(cell), *(self.predicted.get((goal, cell)) for goal in targets))
-        return any(map(self.older, found))
+    def measured(self, grid: pd.DataFrame, targets: Sequence[str] = TARGETS) -> pd.DataFrame:
+        """Return the allocator's peaks in MiB, and whether older code made any record of a cell."""
+        runs = self.timed(grid, "code_id", "peak_memory_allocated_mib", "peak_memory_reserved_mib")
+        records = [runs, *(self.predicted(grid, target, "code_id") for target in targets)]
+        return pd.DataFrame(
+            {
+                "allocated_mib": runs["peak_memory_allocated_mib"],
+                "reserved_mib": runs["peak_memory_reserved_mib"],
+                "older_code": np.any([self.is_older(one) for one in records], axis=0),
+            }
+        )
 
-    def last_columns(self, cell: Hashable, targets: Sequence[str]) -> dict[str, Any]:
-        """Return the columns on measured peaks, and whether older code made any record of the cell."""
-        return {**self.measured_columns(cell), "older_code": self.is_older(cell, targets)}
+
+def _are(grid: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
+    """Return which cells of a grid have these values."""
+    return (grid[list(values)] == list(values.values())).all(axis=1)
 
 
 Chosen = TypeVar("Chosen", bound=TimesAndMemory)

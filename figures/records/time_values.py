@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import pandas as pd
+
 from bench.core.intervals import Estimate, paired_ratio, unpaired_ratio
 from bench.core.launches import paired_launches
 from bench.core.record import Record
 from bench.core.samples import disturbed_blocks
 from bench.core.times import rare_estimate_ms, step_means_ms, step_time_ms, steps_per_epoch
 from bench.core.vocabulary import MNLI_TRAIN_ROWS
+from figures.frame import known
 from figures.text import NOT_IN_GRID, NOT_RECORDED, bounds, pairing
 
 #: The paper's epoch: all of MNLI's training pairs.
@@ -97,34 +100,47 @@ def time_status(record: Record | None, time: Time | None) -> str:
 
 
 def time_columns(
-    record: Record | None,
-    reference: Record | None,
-    per: Per,
-    over: str,
-    *,
-    asked: bool = True,
-    rare: bool = True,
-) -> dict[str, Any]:
-    """Return the columns of a table on a time: epochs in seconds, steps in ms, the ratio ``over`` a reference.
+    records: pd.Series, references: pd.Series, per: Per, over: str, asked: pd.Series, rare: bool = True
+) -> pd.DataFrame:
+    """Return the columns of a table on times: epochs in seconds, steps in ms, the ratio ``over`` a reference.
 
     Args:
-        record, reference: the cell, and what it is compared with.
-        per: what the time is of.
+        records, references: of the cells, and of what they are compared with; missing where there is none.
+        per: what the times are of.
         over: the name of the reference.
-        asked: whether the grid has the cell.
+        asked: which cells the grid has.
         rare: whether the part in rare events has columns of its own.
     """
-    time = time_of(record, per) if asked else None
-    ratio = time_ratio(record, reference) if time else None
     name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
-    return {
-        "time_status": time_status(record, time) if asked else NOT_IN_GRID,
-        "time_message": record.message if record and asked else "",
-        **bounds(name, time and time.total),
-        **(bounds(rare_name, time and time.rare) if rare else {}),
-        **bounds(f"time_over_{over}", ratio),
-        "time_pairing": pairing(ratio),
-        "launches": time and time.total.launches,
-        "blocks": time and time.total.blocks,
-        "disturbed_blocks": disturbed_blocks(record) if record and time else None,
-    }
+    lines = []
+    for record, reference, is_asked in zip(known(records), known(references), asked, strict=True):
+        time = time_of(record, per) if is_asked else None
+        ratio = time_ratio(record, reference) if time else None
+        lines.append(
+            {
+                "time_status": time_status(record, time) if is_asked else NOT_IN_GRID,
+                "time_message": record.message if record and is_asked else "",
+                **bounds(name, time and time.total),
+                **(bounds(rare_name, time and time.rare) if rare else {}),
+                **bounds(f"time_over_{over}", ratio),
+                "time_pairing": pairing(ratio),
+                "launches": time and time.total.launches,
+                "blocks": time and time.total.blocks,
+                "disturbed_blocks": disturbed_blocks(record) if record and time else None,
+            }
+        )
+    return pd.DataFrame(lines, index=records.index)
+
+
+def step_columns(records: pd.Series) -> pd.DataFrame:
+    """Return the times of steps in ms as the four columns of an estimate, ``step_ms``, and their launches."""
+    steps = map(step_of, known(records))
+    lines = [{**bounds("step_ms", step), "launches": step and step.launches} for step in steps]
+    return pd.DataFrame(lines, index=records.index).astype({"launches": "Int64"})
+
+
+def ratio_columns(name: str, above: pd.Series, below: pd.Series) -> pd.DataFrame:
+    """Return the ratios of the times of records as the four columns of an estimate, then their ``pairing``."""
+    ratios = [time_ratio(*pair) for pair in zip(known(above), known(below), strict=True)]
+    lines = [{**bounds(name, ratio), "pairing": pairing(ratio)} for ratio in ratios]
+    return pd.DataFrame(lines, index=above.index)

@@ -33,7 +33,7 @@ LINES_BY = {
     **dict.fromkeys(("fig11", "plans"), _ANY - {"precision"}),
     "table_tensorization": {"data_hash", "sequence_length", "model"},
     "fig7": {"precision"},
-    "widths": {"precision", "data_hash"},
+    "widths": {"precision"},
 }
 
 #: Every record of these is a line; a cell that is measured again has one file.

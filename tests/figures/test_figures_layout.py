@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -68,10 +69,12 @@ def test_panels_have_their_height_and_nothing_overlaps(
 @pytest.mark.parametrize("panels", [1, 4, 6])
 @pytest.mark.parametrize("label", ["3.00", "12,345  123.45x †‡§"])
 def test_bars_have_room_for_labels_and_nothing_overlaps(panels: int, label: str) -> None:
-    bar = bars.Bar((("steps", 3.0),), bounds=(2.0, 4.0), label=label)
-    band = bars.Band("made up", (bars.BarPanel("batch 1", (bar,) * 5),) * panels, TIME_FILLS, (("steps", "steps"),))
+    bar = pd.DataFrame({"steps": [3.0] * 5, "low": 2.0, "high": 4.0, "label": label, "instead": ""})
+    shown = {f"batch {number}": bar for number in range(panels)}
+    band = bars.Band("made up", shown, TIME_FILLS, {"steps": "steps"})
     with house_style():
-        figure = bars.draw_bars("A title", LINES, [f"row {number}" for number in range(5)], (band, band), LINES)
+        rows = [f"row {number}" for number in range(5)]
+        figure = bars.draw_bars(Caption("A title", LINES, LINES), rows, (band, band))
         lines = 2 * -(-panels // 4)
         _check(figure, axes=2 * panels, texts=3 + lines)
         heights = [axes.bbox.height / DPI for axes in figure.axes]

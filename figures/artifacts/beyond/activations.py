@@ -3,7 +3,7 @@
 A page per device and precision. A figure the paper lacks, so there is no verdict on a claim.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,19 +12,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from bench.core.intervals import Estimate
 from bench.core.launches import paired_launches
-from bench.core.record import Record
 from figures import frame
 from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles
 from figures.artifact import Artifact
 from figures.artifacts.fig1 import CELL, among
-from figures.columns import bounds_kinds, lines_of, table_of, time_column, unit_of
+from figures.columns import bounds_kinds, time_column, unit_of
 from figures.frame import Records
 from figures.page import bars, facts
 from figures.page.captions import beside
 from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes, has_failed
+from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
 from figures.page.style import (
     DENSE_STROKE,
@@ -41,9 +39,9 @@ from figures.page.style import (
     whiskers,
 )
 from figures.records import cells
-from figures.records.cells import quotient
-from figures.records.time_values import time_of, time_ratio, time_status
-from figures.text import NOT_ASKED, NOT_IN_GRID, NOT_RECORDED, bounds, significant
+from figures.records.cells import TARGETS
+from figures.records.time_values import time_ratio
+from figures.text import NOT_ASKED, NOT_IN_GRID, NOT_RECORDED, OLDER, bounds, significant
 
 EXPERIMENTS = ("activations", "activations_memory", "activations_time")
 
@@ -68,21 +66,15 @@ KINDS = {
     "rank-wide products": Fill("#c3ccd4", edge="#6f6f6f"),
     "other": Fill("#ffffff", edge="#222222"),
 }
-AGAIN = "again"
 
-_KNOWN = {
-    COMERA: EARLY_STROKE,
-    SIZE_RIVAL: STROKES[0],
-    RANK_RIVAL: STROKES[2],
-    "galore": STROKES[1],
-    DENSE: DENSE_STROKE,
-}
-_SPARE = STROKES[3:]
-_LEGEND = 160  # characters that a line of the legend holds, seven of each entry beside its words
-_VISIBLE = 0.001  # share of a bar below which a kind has no entry in the legend
+#: Quantities of the table's lines.
+KEPT, FORMED_AGAIN, OUTSIDE = "kept per block", "formed again per block", "kept outside of blocks"
+LARGEST, PEAK, OVER_PLAIN = "largest batch", "predicted peak", "time over plain"
+
+#: What a line is of whose kinds are added up; and the end of a quantity that was timed with the usual allocator.
+ALL, USUAL = "all kinds", ", usual allocator"
+
 _DEVICES = {"cuda": "CUDA device", "cpu": "CPU"}
-_FILLS = {**KINDS, AGAIN: Fill("#ffffff", "....", edge="#6f6f6f")}
-_WORDS = {"masks": "masks of dropout", AGAIN: "formed again in backward"}
 
 
 def plain_arm(arm: str) -> str:
@@ -110,7 +102,7 @@ class ActivationsPage(cells.TimesAndMemory):
         records: all that were timed, shown or not.
     """
 
-    kept: Mapping[str, Record] = field(default_factory=dict)
+    kept: pd.DataFrame = field(default_factory=pd.DataFrame)
     usual: cells.TimesAndMemory | None = None
     records: pd.DataFrame = field(default_factory=pd.DataFrame)
 
@@ -122,34 +114,11 @@ class ActivationsPage(cells.TimesAndMemory):
     def arms(self) -> list[str]:
         return sorted(set(self.df["arm"]), key=by_arm)
 
-
-def slower(times: cells.TimesAndMemory | None, arm: str, records: pd.DataFrame) -> dict[int, Estimate]:
-    """Return the time of an arm over that of the plain one it is a form of, by batch size.
-
-    The plain one is, of all ``records``, the newest that took turns with the arm: another day's would compare machines.
-    """
-    plain = plain_arm(arm)
-    if times is None or arm == plain:
-        return {}
-    found: dict[int, Estimate | None] = {}
-    of_plain = frame.oldest_first(records[(records["arm"] == plain) & (records["status"] == "ok")])
-    for batch, run in sorted((batch, run) for (one, batch), run in times.timed.items() if one == arm):
-        mine = of_plain.loc[of_plain["batch_size"] == batch, "record"]
-        beside = [one for one in mine if paired_launches(run, one)]
-        found[batch] = time_ratio(run, beside[-1] if beside else times.timed.get((plain, batch)))
-    return {batch: ratio for batch, ratio in found.items() if ratio is not None}
-
-
-def kinds(record: Record | None) -> dict[str, float]:
-    """Return MiB of the block that a record describes by kind, in drawing order; empty where it describes none."""
-    sizes = dict.fromkeys(KINDS, 0.0)
-    for tensor in record.samples.get("kept", {}).get("tensors", ()) if record else ():
-        sizes[tensor["kind"] if tensor["kind"] in KINDS else "other"] += tensor["mib"]
-    return {kind: size for kind, size in sizes.items() if size}
-
-
-def _largest(record: Record | None) -> list[dict[str, Any]]:
-    return record.samples.get("largest", []) if record else []
+    @property
+    def largest(self) -> pd.DataFrame:
+        """Return the largest batch by arm and memory of the device in GiB, and the MiB that a prediction may take."""
+        found = [{"arm": one.arm, **room} for one in self.kept["record"] for room in one.samples.get("largest", [])]
+        return pd.DataFrame(found, columns=["arm", "memory_gib", "room_mib", "batch_size"])
 
 
 def _page(df: pd.DataFrame, toggles: Toggles, about: Mapping[str, Any]) -> ActivationsPage:
@@ -167,7 +136,7 @@ def _page(df: pd.DataFrame, toggles: Toggles, about: Mapping[str, Any]) -> Activ
     of_kept += [*of_arms, *frame.repeats(kept, ["arm"], what)]
     kept = frame.newest(kept, ["arm"])
     shown = frame.oldest_first(pd.concat([page.df, kept]))
-    return replace(page, kept=frame.by_cell(kept, ["arm"]), df=shown, left_out=(*page.left_out, *of_kept))
+    return replace(page, kept=kept, df=shown, left_out=(*page.left_out, *of_kept))
 
 
 def select(records: Records) -> list[ActivationsPage]:
@@ -186,169 +155,228 @@ def select(records: Records) -> list[ActivationsPage]:
     return [page for page in pages if len(page.df)]
 
 
-#: Quantities of the table's lines.
-KEPT, FORMED_AGAIN, OUTSIDE = "kept per block", "formed again per block", "kept outside of blocks"
-LARGEST, PEAK, OVER_PLAIN = "largest batch", "predicted peak", "time over plain"
-
-#: What a line is of whose kinds are added up; and the end of a quantity that was timed with the usual allocator.
-ALL, USUAL = "all kinds", ", usual allocator"
-
-
-def formed_again(page: ActivationsPage, arm: str) -> dict[str, float]:
-    """Return MiB of a block by kind that the plain arm keeps and this one does not."""
-    own, plain = kinds(page.kept.get(arm)), kinds(page.kept.get(plain_arm(arm)))
-    apart = {kind: size - own.get(kind, 0.0) for kind, size in plain.items()}
-    return {kind: size for kind, size in apart.items() if size > 0 and own}
-
-
-def _status(page: ActivationsPage, arm: str) -> tuple[str, str, str]:
-    """Return status, message and marks of the record of what an arm keeps."""
-    record = page.kept.get(arm)
-    status, message = (record.status, record.message) if record else (NOT_RECORDED, "")
-    return status, message, page.older(record)
-
-
 def table(page: ActivationsPage) -> pd.DataFrame:
     """Return a line per number: what is kept by kind, largest batches, times over the plain arm's, peaks and times."""
-    lines = [line for arm in page.arms for line in _lines_of_arm(page, arm)]
-    cells_found = {*page.timed, *(cell for _, cell in page.predicted)}
-    for arm, batch in sorted(cells_found, key=lambda cell: (by_arm(cell[0]), cell[1])):
-        cell, dense = (arm, batch), (DENSE, batch)
-        for target in cells.TARGETS:
-            peak = page.memory_columns(target, cell, dense, DENSE, asked=False)
-            status, size, over = (peak[f"{target}_{name}"] for name in ("status", "peak_mib", f"over_{DENSE}"))
-            if status != NOT_IN_GRID:
-                lines.append(_line(cell, PEAK, target, "MiB", status, size, over))
-        if run := page.timed.get(cell):
-            time, ratio = time_of(run, page.per), time_ratio(run, page.timed.get(dense)) if cell != dense else None
-            unit, status = {"epoch": "s", "step": "ms"}[page.per], time_status(run, time)
-            total, name = time and time.total, f"time per {page.per}"
-            lines.append(_line(cell, name, "this device", unit, status, total, ratio.value if ratio else None))
-    return table_of([{"device": page.device, **line} for line in lines], whole=("batch_size", "launches"))
+    parts = [*_kept(page), _largest(page), _over_plain(page, page, ""), _over_plain(page, page.usual, USUAL)]
+    by_arm_shown = pd.concat(parts).sort_values("arm", key=lambda arms: arms.map(page.arms.index), kind="stable")
+    status = dict(zip(page.kept["arm"], page.kept["status"], strict=True))
+    by_arm_shown["status"] = [status.get(arm, NOT_RECORDED) for arm in by_arm_shown["arm"]]
+
+    grid = pd.concat([page.runs, page.plans])[list(CELL)].drop_duplicates()
+    grid = grid.sort_values(
+        list(CELL), key=lambda one: one.map(by_arm) if one.name == "arm" else one, ignore_index=True
+    )
+    cells_found, dense = [], {"arm": DENSE}
+    for target in TARGETS:
+        peaks = page.memory(grid, target, DENSE, dense, asked=False)
+        peaks.columns = peaks.columns.str.removeprefix(f"{target}_")
+        lines = grid.assign(quantity=PEAK, of=target, unit="MiB", status=peaks["status"], value=peaks["peak_mib"])
+        cells_found.append(lines.assign(over_dense=peaks[f"over_{DENSE}"])[peaks["status"] != NOT_IN_GRID])
+    times, name = page.times(grid, DENSE, dense), time_column(page.per)
+    unit = {"epoch": "s", "step": "ms"}[page.per]
+    lines = grid.assign(quantity=f"time per {page.per}", of="this device", unit=unit, status=times["time_status"])
+    for end in ("", "_low", "_high", "_bounds"):
+        lines[f"value{end}"] = times[f"{name}{end}"]
+    lines["launches"] = times["launches"].where(times["blocks"] > 0)
+    lines["over_dense"] = times[f"time_over_{DENSE}"]
+    cells_found.append(lines[times["time_status"] != NOT_RECORDED])
+
+    columns = ["device", "arm", "batch_size", "quantity", "of", "unit", "status"]
+    columns += ["value", "value_low", "value_high", "value_bounds", "launches", "over_dense"]
+    found = pd.concat([by_arm_shown, pd.concat(cells_found).sort_index(kind="stable")], ignore_index=True)
+    found = found.assign(device=page.device).reindex(columns=columns)
+    return found.astype({"batch_size": "Int64", "launches": "Int64"})
 
 
-def _lines_of_arm(page: ActivationsPage, arm: str) -> Iterator[dict[str, Any]]:
-    """Return what an arm keeps and may keep, and how much longer it takes than the plain one."""
-    record, dense = page.kept.get(arm), page.kept.get(DENSE) if arm != DENSE else None
-    here, status, own = (arm, _batch(page)), _status(page, arm)[0], kinds(record)
-    over = quotient(sum(own.values()), sum(kinds(dense).values()))
-    yield _line(here, KEPT, ALL, "MiB", status, sum(own.values()) if own else None, over)
-    outside = record.samples.get("kept", {}).get("outside_mib", {}) if record else {}
-    for name, sizes in {KEPT: own, FORMED_AGAIN: formed_again(page, arm), OUTSIDE: outside}.items():
-        for kind, size in sizes.items():
-            yield _line(here, name, kind, "MiB", status, size, None)
-    base = {one["memory_gib"]: one["batch_size"] for one in _largest(dense)}
-    for one in _largest(record):
-        gib, batch = one["memory_gib"], one["batch_size"]
-        yield _line((arm, None), LARGEST, f"{gib:g} GiB", "examples", status, batch, quotient(batch, base.get(gib)))
-    for name, times in ((OVER_PLAIN, page), (OVER_PLAIN + USUAL, page.usual)):
-        for batch, ratio in slower(times, arm, page.records).items():
-            yield _line((arm, batch), name, plain_arm(arm), "1", status, ratio, None)
+def _kept(page: ActivationsPage) -> list[pd.DataFrame]:
+    """Return the MiB that arms keep by kind, per block and outside of blocks, and what the plain arm keeps besides."""
+    samples = [(one.arm, one.samples.get("kept", {})) for one in page.kept["record"]]
+    tensors = [{"arm": arm, **tensor} for arm, kept in samples for tensor in kept.get("tensors", ())]
+    of_block = pd.DataFrame(tensors, columns=["arm", "kind", "mib"])
+    of_block["kind"] = of_block["kind"].where(of_block["kind"].isin(KINDS), "other")
+    sizes = of_block.groupby(["arm", "kind"])["mib"].sum().unstack().reindex(columns=list(KINDS))
+    sizes = sizes.where(sizes > 0)
+    plain = sizes.reindex(sizes.index.map(plain_arm)).set_axis(sizes.index)
+    apart = plain - sizes.fillna(0.0)
+    outside = [(arm, kind, mib) for arm, kept in samples for kind, mib in kept.get("outside_mib", {}).items()]
+
+    total = sizes.sum(axis=1, min_count=1).reindex(page.arms)
+    whole = pd.DataFrame({"arm": page.arms, "of": ALL, "value": total.to_numpy()})
+    whole["over_dense"] = (total / total.get(DENSE, float("nan"))).to_numpy()
+    whole.loc[whole["arm"] == DENSE, "over_dense"] = float("nan")
+    by_kind, again = (
+        wide.rename_axis(columns="of").melt(ignore_index=False).dropna(subset="value").reset_index()
+        for wide in (sizes, apart.where(apart > 0))
+    )
+    found = {KEPT: [whole, by_kind], FORMED_AGAIN: [again]}
+    found[OUTSIDE] = [pd.DataFrame(outside, columns=["arm", "of", "value"])]
+    batch = page.kept["batch_size"].iloc[0] if len(page.kept) else 0
+    return [
+        part.assign(quantity=quantity, unit="MiB", batch_size=batch)
+        for quantity, parts in found.items()
+        for part in parts
+    ]
 
 
-def _line(
-    cell: tuple[str, int | None], quantity: str, of: str, unit: str, status: str, value: Any, over: float | None
-) -> dict[str, Any]:
-    found = value if isinstance(value, Estimate) else Estimate(value, None, None, 0)
-    return {
-        "arm": cell[0],
-        "batch_size": cell[1],
-        "quantity": quantity,
-        "of": of,
-        "unit": unit,
-        "status": status,
-        **bounds("value", found),
-        "launches": found.launches if found.blocks else None,
-        "over_dense": over,
-    }
+def _largest(page: ActivationsPage) -> pd.DataFrame:
+    """Return the largest batches, with their ratios to dense's."""
+    largest = page.largest.rename(columns={"batch_size": "value"})
+    of_dense = largest[largest["arm"] == DENSE].set_index("memory_gib")["value"]
+    over = largest["value"] / largest["memory_gib"].map(of_dense)
+    return pd.DataFrame(
+        {
+            "arm": largest["arm"],
+            "quantity": LARGEST,
+            "of": largest["memory_gib"].map("{:g} GiB".format),
+            "unit": "examples",
+            "value": largest["value"],
+            "over_dense": over.where((largest["arm"] != DENSE) & (largest["value"] > 0)),
+        }
+    )
 
 
-def _batch(page: ActivationsPage) -> int:
-    return next((record.batch_size for record in page.kept.values()), 0)
+def _over_plain(page: ActivationsPage, times: Any, allocator: str) -> pd.DataFrame:
+    """Return the times of arms over those of the plain ones that they are forms of, by batch size.
 
-
-def _values(table: pd.DataFrame, quantity: str, column: str = "value") -> dict[tuple[str, str], Any]:
-    """Return the values of a quantity by arm and what they are of."""
-    found = table[table["quantity"] == quantity]
-    return dict(zip(zip(found["arm"], found["of"], strict=True), found[column], strict=True))
+    The plain one is, of all records, the newest that took turns with the arm: another day's would compare machines.
+    """
+    lines: list[dict[str, Any]] = []
+    plain = frame.oldest_first(page.records[page.records["status"] == "ok"])
+    for arm, batch, record in times.runs.sort_values("batch_size")[[*CELL, "record"]].to_numpy():
+        name = plain_arm(arm)
+        if arm == name or arm not in page.arms:
+            continue
+        shown, every = (
+            df.loc[(df["arm"] == name) & (df["batch_size"] == batch), "record"] for df in (times.runs, plain)
+        )
+        bases = [*shown, *(one for one in every if paired_launches(record, one))]
+        if ratio := time_ratio(record, bases[-1] if bases else None):
+            launches = ratio.launches if ratio.blocks else None
+            found = {"arm": arm, "batch_size": batch, "of": name, "launches": launches}
+            lines.append(found | bounds("value", ratio))
+    columns = ["arm", "batch_size", "of", "value"]
+    return pd.DataFrame(lines, columns=None if lines else columns).assign(quantity=OVER_PLAIN + allocator, unit="1")
 
 
 def shown(page: ActivationsPage, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per arm: what a block keeps, the largest batches, and the times over the plain arm's."""
-    of = {name: table[table["quantity"] == name] for name in (KEPT, LARGEST, OVER_PLAIN, OVER_PLAIN + USUAL)}
-    ordered = [
-        of[KEPT][of[KEPT]["of"] == ALL],
-        of[LARGEST].sort_values("of", kind="stable", key=lambda rooms: rooms.str.split().str[0].astype(float)),
-        *(of[name].sort_values("batch_size", kind="stable") for name in (OVER_PLAIN, OVER_PLAIN + USUAL)),
-    ]
-    found = {"arm": {arm: f"{arm} {_status(page, arm)[2]}".rstrip() for arm in page.arms}}
-    for line in lines_of(pd.concat(ordered)):
-        value, over, batch, quantity = (line[name] for name in ("value", "over_dense", "batch_size", "quantity"))
-        if quantity == KEPT:
-            heading, text = "kept per block, MiB", significant(value) if pd.notna(value) else ""
-        elif quantity == LARGEST:
-            heading, text = f"batch in {line['of']}", f"{round(value):,}"
-        else:
-            heading = f"{OVER_PLAIN}, batch {batch}{quantity.removeprefix(OVER_PLAIN)}"
-            text = f"{significant(value)}x"
-        compared = f" ({significant(over)}x)" if pd.notna(over) else ""
-        found.setdefault(heading, {})[line["arm"]] = text + compared or _status(page, line["arm"])[0]
-    return pd.DataFrame(found, index=page.arms).fillna(NOT_ASKED).reset_index(drop=True)
+    kept = table[(table["quantity"] == KEPT) & (table["of"] == ALL)]
+    numbers = [significant(size) if pd.notna(size) else "" for size in kept["value"]]
+    found = [kept.assign(heading="kept per block, MiB", text=numbers)]
+    largest = table[table["quantity"] == LARGEST].assign(gib=lambda one: one["of"].str.split().str[0].astype(float))
+    largest = largest.sort_values("gib", kind="stable")
+    found.append(largest.assign(heading="batch in " + largest["of"], text=largest["value"].map("{:,.0f}".format)))
+    for quantity in (OVER_PLAIN, OVER_PLAIN + USUAL):
+        over = table[table["quantity"] == quantity].sort_values("batch_size", kind="stable")
+        heading = f"{OVER_PLAIN}, batch " + over["batch_size"].astype(str) + quantity.removeprefix(OVER_PLAIN)
+        found.append(over.assign(heading=heading, text=over["value"].map(significant) + "x"))
+    lines = pd.concat(found)
+    lines["text"] += [f" ({significant(over)}x)" if pd.notna(over) else "" for over in lines["over_dense"]]
+    lines["text"] = lines["text"].where(lines["text"] != "", lines["status"])
+    cells = lines.pivot(index="arm", columns="heading", values="text")
+    cells = cells.reindex(index=page.arms, columns=lines["heading"].unique()).fillna(NOT_ASKED)
+    cells.insert(0, "arm", [f"{arm} {mark}".rstrip() for arm, mark in _marks(page).items()])
+    return cells.reset_index(drop=True)
 
 
-def rooms(page: ActivationsPage) -> dict[float, float]:
-    """Return the MiB that a prediction may take, by memory of the device in GiB."""
-    return {one["memory_gib"]: one["room_mib"] for arm in page.arms for one in _largest(page.kept.get(arm))}
+def _marks(page: ActivationsPage) -> dict[str, str]:
+    """Return the marks of the records of what arms keep."""
+    older = page.kept.loc[page.is_older(page.kept), "arm"]
+    return {arm: OLDER if arm in set(older) else "" for arm in page.arms}
 
 
 def about(page: ActivationsPage, table: pd.DataFrame) -> dict[str, Any]:
     """Return what a block is, what fits, which times there are, and what has no record of what it keeps."""
-    samples = [record.samples["kept"] for record in page.kept.values() if "kept" in record.samples]
-    failed = [(arm, page.kept[arm]) for arm in page.arms if arm in page.kept and has_failed(page.kept[arm].status)]
+    samples = [record.samples["kept"] for record in page.kept["record"] if "kept" in record.samples]
+    kept = page.kept.sort_values("arm", key=lambda arms: arms.map(by_arm))
     return {
         "blocks": facts.span(one["blocks"] for one in samples),
         "alike": all(one["alike"] == one["blocks"] for one in samples),
-        "batch": _batch(page),
-        "rooms": dict(sorted(rooms(page).items())),
-        "batches": sorted({batch for (_, batch), one in page.timed.items() if one.status == "ok"}),
+        "batch": next(iter(page.kept["batch_size"]), 0),
+        "rooms": page.largest.sort_values("memory_gib").set_index("memory_gib")["room_mib"].to_dict(),
+        "batches": sorted(set(page.runs.loc[page.runs["status"] == "ok", "batch_size"])),
         "quantities": set(table["quantity"]),
         "marked": table.assign(older_code=bool(page.older_code)),
-        "failed": pd.DataFrame(
-            [
-                {"arm": arm, "batch_size": one.batch_size, "kept_status": one.status, "kept_message": one.message}
-                for arm, one in failed
-            ]
-        ),
+        "failed": kept[["arm", "batch_size"]].assign(kept_status=kept["status"], kept_message=kept["message"]),
     }
 
 
-def _stroke(arm: str, others: Sequence[str]) -> Stroke:
-    """Return the look of an arm: the method decides colour and marker, what it recomputes dashes and filling."""
-    plain = plain_arm(arm)
-    base = _KNOWN.get(plain) or _SPARE[others.index(plain) % len(_SPARE)]
-    mode = arm.removeprefix(plain)
-    return Stroke(base.colour, MODES.get(mode, "-"), base.marker, filled=mode in ("", ":lean"))
+def draw(page: ActivationsPage, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw what is kept by kind of tensor, and the largest batch, peak and time by batch size."""
+    footnotes = Footnotes()
+    bands = _bands(page, table, footnotes) if len(page.kept) else []
+    curves = partial(_draw_curves, page, table) if len(page.plans) else None
+    return bars.draw_bars(caption, page.arms, bands, (*footnotes.lines(), *caption.of_picture), 0, curves)
+
+
+def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> list[bars.Band]:
+    """Return bands of what a block keeps, and of the largest batches."""
+    fills = {**KINDS, "again": Fill("#ffffff", "....", edge="#6f6f6f")}
+    lines = table[table["quantity"].isin([KEPT, FORMED_AGAIN])]
+    sizes = lines[lines["quantity"] == KEPT].pivot(index="arm", columns="of", values="value").reindex(page.arms)
+    sizes["again"] = lines[lines["quantity"] == FORMED_AGAIN].groupby("arm")["value"].sum()
+    over = lines[lines["of"] == ALL].set_index("arm")["over_dense"]
+    records, marks = frame.by_cell(page.kept, ["arm"]), _marks(page)
+    reasons = []
+    for arm, size in sizes[ALL].items():
+        record = records.get(arm)
+        reason = (record.status, record.message) if record else (NOT_RECORDED, "")
+        reasons.append("" if pd.notna(size) else footnotes.words(*reason, marks[str(arm)]))
+    known = bars.labels(sizes[ALL], over.reindex(page.arms), pd.Series(marks))
+    kept = sizes.assign(label=known, instead=reasons)
+
+    large = sizes.gt(0.001 * sizes[ALL], axis=0)  # a smaller kind needs no entry in the legend
+    visible = large.assign(again=sizes["again"].notna()).any()
+    words = {"masks": "masks of dropout", "again": "formed again in backward"}
+    entries = {kind: words.get(kind, kind) for kind in fills if visible.get(kind, False)}
+    device = _DEVICES[page.kept["predicted_for"].iloc[0] or "cuda"]
+    batch = page.kept["batch_size"].iloc[0]
+    heading = f"Kept for backward by a block at batch {batch}, in MiB, predicted for a {device}"
+    found = [bars.Band(heading, {"": kept}, fills, entries)]
+
+    panels = {}
+    for gib in sorted(set(page.largest["memory_gib"])):
+        room = f"{gib:g} GiB"
+        largest = table[(table["quantity"] == LARGEST) & (table["of"] == room)].set_index("arm").reindex(page.arms)
+        batches, is_ours = largest["value"], largest.index.map(plain_arm) == COMERA
+        compared = [f"  {significant(over)}x" if pd.notna(over) else "" for over in largest["over_dense"]]
+        missing = pd.Series(reasons, largest.index).replace("", NOT_RECORDED)
+        panels[room] = pd.DataFrame(
+            {
+                "steps, CoMERA": batches.where(is_ours),
+                "steps": batches.where(~is_ours),
+                "label": batches.map("{:,.0f}".format) + compared,
+                "instead": missing.where(batches.isna(), ""),
+            }
+        )
+    if panels:
+        heading = f"Largest batch that fits, in examples, predicted for a {device}"
+        found.append(bars.Band(heading, panels, TIME_FILLS, {"steps, CoMERA": "CoMERA", "steps": "other arms"}))
+    return found
 
 
 def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Page, part: int) -> None:
     """Peak memory by batch size with what fits the devices, and time by peak memory where anything was timed."""
     known = table[(table["quantity"] == PEAK) & table["value"].notna()]
-    of = {target: known[known["of"] == target] for target in cells.TARGETS}
+    of = {target: known[known["of"] == target] for target in TARGETS}
     times = table[(table["quantity"] == f"time per {page.per}") & table["value"].notna()]
     timed = times.merge(of[page.kind][["arm", "batch_size", "value"]], on=["arm", "batch_size"], suffixes=("", "_peak"))
     target = "cuda" if len(of["cuda"]) else "cpu"
-    others = sorted({plain_arm(arm) for arm in page.arms} - set(_KNOWN))
-    strokes = {arm: _stroke(arm, others) for arm in page.arms}
+    strokes = _strokes(page.arms)
     handles = [stroke_handle(stroke, arm) for arm, stroke in strokes.items()]
     handles += whisker_handles(bounds_kinds(timed, "value"))
     heading = "Peak memory" + " and time" * (len(timed) > 0) + " by batch size"
-    legend(place.parts[part], handles, _LEGEND // (max(map(len, strokes)) + 7), heading, handlelength=3.2)
+    columns = 160 // (max(map(len, strokes)) + 7)  # characters of a line, and of an entry beside its words
+    legend(place.parts[part], handles, columns, heading, handlelength=3.2)
     [[peaks, *right]] = place.panels(part, 2.6, 1 + (len(timed) > 0))
-    points = list(of[target][["arm", "batch_size", "value"]].itertuples(index=False, name=None))
-    _curves(peaks, points, strokes, "batch size", f"predicted peak on a {_DEVICES[target]}, MiB")
-    batches = sorted({int(batch) for _, batch, _ in points})
+
+    points = of[target].astype({"batch_size": int})
+    _curves(peaks, points["arm"], points["batch_size"], points["value"], strokes)
+    peaks.set_xlabel("batch size")
+    peaks.set_ylabel(f"predicted peak on a {_DEVICES[target]}, MiB")
+    batches = sorted(set(points["batch_size"]))
     peaks.set_xticks(batches, [f"{batch:,}" for batch in batches])
-    for gib, room in rooms(page).items():
+    for gib, room in page.largest.groupby("memory_gib")["room_mib"].first().items():
         if target == "cuda" and room < peaks.get_ylim()[1]:
             peaks.axhline(room, color=FAINT, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
             look = {"xycoords": peaks.get_yaxis_transform(), "va": "bottom", "fontsize": 6.5, "color": FAINT}
@@ -357,72 +385,41 @@ def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Page, part: 
         unit, scale = unit_of(timed.rename(columns={"value": time_column(page.per)}), page.per)
         bounded = timed.dropna(subset=["value_low", "value_high"])
         whiskers(axes, bounded["value_peak"], bounded["value_low"] * scale, bounded["value_high"] * scale)
-        x, y = f"predicted peak on a {_DEVICES[page.kind]}, MiB", f"time per {page.per} on this device, {unit}"
-        scaled = timed.assign(value=timed["value"] * scale)[["arm", "value_peak", "value"]]
-        _curves(axes, list(scaled.itertuples(index=False, name=None)), strokes, x, y)
+        _curves(axes, timed["arm"], timed["value_peak"], timed["value"] * scale, strokes)
+        axes.set_xlabel(f"predicted peak on a {_DEVICES[page.kind]}, MiB")
+        axes.set_ylabel(f"time per {page.per} on this device, {unit}")
 
 
-def _curves(
-    axes: Any, points: Sequence[tuple[str, float, float]], strokes: Mapping[str, Stroke], x: str, y: str
-) -> None:
+def _strokes(arms: list[str]) -> dict[str, Stroke]:
+    """Return the look of each arm: the method decides colour and marker, what it recomputes dashes and filling."""
+    known = {
+        COMERA: EARLY_STROKE,
+        SIZE_RIVAL: STROKES[0],
+        RANK_RIVAL: STROKES[2],
+        "galore": STROKES[1],
+        DENSE: DENSE_STROKE,
+    }
+    others, spare = sorted({plain_arm(arm) for arm in arms} - set(known)), STROKES[3:]
+    known |= {plain: spare[place % len(spare)] for place, plain in enumerate(others)}
+    found = {}
+    for arm in arms:
+        base, mode = known[plain_arm(arm)], arm.removeprefix(plain_arm(arm))
+        found[arm] = Stroke(base.colour, MODES.get(mode, "-"), base.marker, filled=mode in ("", ":lean"))
+    return found
+
+
+def _curves(axes: Any, arms: pd.Series, x: pd.Series, y: pd.Series, strokes: Mapping[str, Stroke]) -> None:
     """Draw a line per arm through its points, on logarithmic axes."""
+    points = pd.DataFrame({"x": x, "y": y}).sort_values(["x", "y"])
     for arm, stroke in strokes.items():
-        if mine := sorted((one, other) for name, one, other in points if name == arm):
-            axes.plot(*zip(*mine, strict=True), **stroke.look, linewidth=1.1, markersize=4)
+        mine = points[arms[points.index] == arm]
+        if len(mine):
+            axes.plot(mine["x"], mine["y"], **stroke.look, linewidth=1.1, markersize=4)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    for axis, name in ((axes.xaxis, x), (axes.yaxis, y)):
+    for axis in (axes.xaxis, axes.yaxis):
         number_axis(axis, LogLocator(10, subs=(1, 2, 5)))
-        axis.set_label_text(name)
     axes.grid(visible=True, axis="both")
-
-
-def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> list[bars.Band]:
-    """Return bands of what a block keeps, and of the largest batches."""
-    kept, over = _values(table, KEPT), _values(table, KEPT, "over_dense")
-    largest, largest_over = _values(table, LARGEST), _values(table, LARGEST, "over_dense")
-    again = table[table["quantity"] == FORMED_AGAIN].groupby("arm")["value"].sum()
-
-    def kept_bar(arm: str) -> bars.Bar:
-        parts = [(kind, kept[arm, kind]) for kind in KINDS if (arm, kind) in kept]
-        if not parts:
-            return bars.Bar(instead=footnotes.words(*_status(page, arm)))
-        parts += [(AGAIN, again[arm])] if arm in again else []
-        return bars.Bar(tuple(parts), label=bars.value_label(kept[arm, ALL], over[arm, ALL], _status(page, arm)[2]))
-
-    def largest_bar(arm: str, room: str) -> bars.Bar:
-        if (arm, room) not in largest:
-            is_kept = not pd.isna(kept[arm, ALL])
-            return bars.Bar(instead=NOT_RECORDED if is_kept else footnotes.words(*_status(page, arm)))
-        fill, batch = "steps, CoMERA" if plain_arm(arm) == COMERA else "steps", largest[arm, room]
-        over_dense = largest_over[arm, room]
-        compared = "" if pd.isna(over_dense) else f"  {significant(over_dense)}x"
-        return bars.Bar(((fill, float(batch)),), label=f"{round(batch):,}{compared}")
-
-    if not page.kept:
-        return []
-    device = _DEVICES[next(iter(page.kept.values())).predicted_for or "cuda"]
-    present = {kind for (arm, kind), size in kept.items() if kind != ALL and size > _VISIBLE * kept[arm, ALL]}
-    present |= {AGAIN} if len(again) else set()
-    words = tuple((kind, _WORDS.get(kind, kind)) for kind in _FILLS if kind in present)
-    heading = f"Kept for backward by a block at batch {_batch(page)}, in MiB, predicted for a {device}"
-    found = [bars.Band(heading, (bars.BarPanel("", tuple(map(kept_bar, page.arms))),), _FILLS, words)]
-    panels = tuple(
-        bars.BarPanel(room, tuple(largest_bar(arm, room) for arm in page.arms))
-        for room in (f"{gib:g} GiB" for gib in sorted(rooms(page)))
-    )
-    arms = (("steps, CoMERA", "CoMERA"), ("steps", "other arms"))
-    heading = f"Largest batch that fits, in examples, predicted for a {device}"
-    return [*found, bars.Band(heading, panels, TIME_FILLS, arms)] if panels else found
-
-
-def draw(page: ActivationsPage, table: pd.DataFrame, caption: Caption) -> Figure:
-    """Draw what is kept by kind of tensor, and the largest batch, peak and time by batch size."""
-    footnotes = Footnotes()
-    bands = _bands(page, table, footnotes)
-    foot = (*footnotes.lines(), *caption.of_picture, *caption.notes)
-    curves = partial(_draw_curves, page, table) if page.predicted else None
-    return bars.draw_bars(caption.title, caption.facts, page.arms, bands, foot, 0, curves)
 
 
 ARTIFACT = Artifact(

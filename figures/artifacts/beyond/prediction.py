@@ -3,9 +3,6 @@
 A figure the paper lacks, so there is no verdict on a claim.
 """
 
-from collections import Counter
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -13,11 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import by_arm
 from figures.artifact import Artifact
-from figures.columns import readable, table_of
+from figures.columns import readable
 from figures.frame import Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
@@ -32,25 +28,8 @@ EXPERIMENTS = ("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization")
 #: GPU against the peak that CUDA's allocator reports.
 TOLERANCE = {"cpu": 0.02, "cuda": 0.05}
 
-_LINE = 0.26  # inches of a row
-_BAND = "#e9eef3"
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PredictionPage(frame.Page):
-    """The records of one device that have both peaks."""
-
-    @cached_property
-    def checks(self) -> list[Record]:
-        """Return the records by batch size."""
-        return list(self.df.sort_values(["batch_size", "experiment", "cell_id"])["record"])
-
-    @property
-    def limit(self) -> float:
-        return TOLERANCE[self.kind]
-
-
-def select(records: Records) -> list[PredictionPage]:
+def select(records: Records) -> list[frame.Page]:
     """Return a page per device that has measured peaks."""
     pages = []
     for device, df in frame.by_device(records):
@@ -65,46 +44,42 @@ def select(records: Records) -> list[PredictionPage]:
             notes.append(f"{left_out}: predictions are of plain ones.")
         kind = "cuda" if (checks["predicted_for"] == "cuda").any() else "cpu"
         shown = frame.oldest_first(checks)
-        pages.append(PredictionPage(device=device["device"], kind=kind, df=shown, left_out=tuple(notes)))
+        pages.append(frame.Page(device=device["device"], kind=kind, df=shown, left_out=tuple(notes)))
     return [page for page in pages if len(page.df)]
 
 
-def table(page: PredictionPage) -> pd.DataFrame:
+def _checks(page: frame.Page) -> pd.DataFrame:
+    return page.df.sort_values(["batch_size", "experiment", "cell_id"], ignore_index=True)
+
+
+def table(page: frame.Page) -> pd.DataFrame:
     """Return a line per cell, in MiB; the predicted peak has cuBLAS's workspaces, where they were measured.
 
     The error is a share of the measured peak; below zero, too little was predicted.
     """
-    names = ("experiment", "workload", "method", "variant", "ratio", "batch_size", "sequence_length", "precision")
-    lines = []
-    for record in page.checks:
-        assert record.peak_memory_predicted_mib is not None
-        assert record.peak_memory_allocated_mib is not None
-        predicted = record.peak_memory_predicted_mib + (record.workspaces_mib or 0.0)
-        error = predicted / record.peak_memory_allocated_mib - 1
-        lines.append(
-            {
-                "device": page.device,
-                "predicted_for": page.kind,
-                **{name: getattr(record, name) for name in names},
-                "predicted_mib": predicted,
-                "measured_mib": record.peak_memory_allocated_mib,
-                "error": error,
-                "within": abs(error) <= page.limit,
-                "cell_id": record.cell_id,
-            }
-        )
-    return table_of(lines)
+    checks = _checks(page)
+    names = ["experiment", "workload", "method", "variant", "ratio", "batch_size", "sequence_length", "precision"]
+    lines = checks[names].assign(
+        predicted_mib=checks["peak_memory_predicted_mib"] + checks["workspaces_mib"].fillna(0.0),
+        measured_mib=checks["peak_memory_allocated_mib"],
+    )
+    error = lines["predicted_mib"] / lines["measured_mib"] - 1
+    lines = lines.assign(error=error, within=error.abs() <= TOLERANCE[page.kind], cell_id=checks["cell_id"])
+    lines.insert(0, "device", page.device)
+    lines.insert(1, "predicted_for", page.kind)
+    return lines
 
 
-def by_workload(page: PredictionPage, table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+def by_workload(page: frame.Page, table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Return workload, arm and lines of each arm, those of the workload with most cells first, in Fig. 1's order."""
-    table = table.assign(arm=[record.arm for record in page.checks])
-    most = Counter(table["workload"]).most_common(1)[0][0]
-    groups = [(str(workload), str(arm), part) for (workload, arm), part in table.groupby(["workload", "arm"])]
+    most = table["workload"].value_counts(sort=False).idxmax()
+    groups = [
+        (str(workload), str(arm), part) for (workload, arm), part in table.groupby(["workload", _checks(page)["arm"]])
+    ]
     return sorted(groups, key=lambda group: (group[0] != most, group[0], by_arm(group[1])))
 
 
-def shown(page: PredictionPage, table: pd.DataFrame) -> pd.DataFrame:
+def shown(page: frame.Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per arm and workload, with the distribution of its error."""
     lines = []
     for workload, arm, part in by_workload(page, table):
@@ -121,36 +96,37 @@ def shown(page: PredictionPage, table: pd.DataFrame) -> pd.DataFrame:
                 "within": f"{part['within'].sum()} of {len(part)}",
             }
         )
-    return readable(table_of(lines))
+    return readable(pd.DataFrame(lines))
 
 
-def about(page: PredictionPage, table: pd.DataFrame) -> dict[str, Any]:
+def about(page: frame.Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return how many errors are as small as asked, how many are none at all, and which is the largest."""
     worst = int(table["error"].abs().to_numpy().argmax())
     in_bytes = (table[["predicted_mib", "measured_mib"]] * 2**20).round()
-    spaces = [record.workspaces_mib for record in page.checks if record.workspaces_mib]
+    spaces = page.df.loc[page.df["workspaces_mib"] > 0, "workspaces_mib"]
     return {
+        "limit": TOLERANCE[page.kind],
         "cells": len(table),
         "exact": (in_bytes["predicted_mib"] == in_bytes["measured_mib"]).sum(),
         "missed": (~table["within"]).sum(),
         "largest": table["error"].iloc[worst],
-        "at": page.checks[worst],
-        "workspaces": (min(spaces), max(spaces)) if spaces else (),
+        "at": _checks(page).iloc[worst],
+        "workspaces": (spaces.min(), spaces.max()) if len(spaces) else (),
     }
 
 
-def draw(page: PredictionPage, table: pd.DataFrame, caption: Caption) -> Figure:
+def draw(page: frame.Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the error of each prediction, by arm."""
-    limit, rows = 100 * page.limit, by_workload(page, table)
+    limit, rows, band = 100 * TOLERANCE[page.kind], by_workload(page, table), "#e9eef3"
     paper = Page(caption.title, caption.facts, caption.notes)
-    [[axes]] = paper.panels(0, _LINE * len(rows))
+    [[axes]] = paper.panels(0, 0.26 * len(rows))
     batches = strokes(sorted(set(table["batch_size"])))
     points: dict[str, Any] = {"linestyle": "", "markersize": 4.5}
     handles = [stroke_handle(stroke, f"batch {batch:,}", **points) for batch, stroke in batches.items()]
-    within = Patch(facecolor=_BAND, label=f"within {limit:g} %")
+    within = Patch(facecolor=band, label=f"within {limit:g} %")
     heading = "Error of the prediction, (predicted - measured) / measured, in %"
     legend(paper.body, [within, *handles], 1 + len(handles), heading, handlelength=2.2)
-    axes.axvspan(-limit, limit, color=_BAND, zorder=0)
+    axes.axvspan(-limit, limit, color=band, zorder=0)
     axes.axvline(0, color=FAINT, linewidth=0.6, zorder=1)
     for place, (_, _, part) in enumerate(rows):
         median = 100 * part["error"].median()

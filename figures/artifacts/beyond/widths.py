@@ -4,26 +4,23 @@ A figure the paper lacks, so there is no verdict on a claim. Each arm stands the
 with the precision and toggles that are best for it, over every other arm with those that are best for that.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import DENSE, Toggles, by_arm
 from figures.artifact import Artifact
-from figures.columns import bounds_kinds, readable, table_of
-from figures.frame import Records
+from figures.columns import bounds_kinds, readable
+from figures.frame import Page, Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import INK, nothing_drawn, number_axis, stroke_handle, strokes, whisker_handles, whiskers
-from figures.records.time_values import step_of, time_ratio
-from figures.text import bounds
+from figures.records import cells
+from figures.records.time_values import ratio_columns, step_columns
 
 EXPERIMENTS = ("widths", "widths_decoder", "widths_linear")
 
@@ -34,7 +31,7 @@ PARTS = {
     "linear": ("one linear layer, as many outputs as inputs", "in_features"),
 }
 
-#: What is equal for all times of a panel; settings that follow from the width may differ.
+#: What is equal for all times of a panel; settings that follow from the width may differ, as do the data.
 _OF_WIDTH = ("width", "heads", "feed_forward", "in_features", "out_features")
 _SAME = (*frame.TIMING, "!data_hash", *(f"!workload.{name}" for name in _OF_WIDTH), "batch_size")
 
@@ -42,67 +39,43 @@ _SAME = (*frame.TIMING, "!data_hash", *(f"!workload.{name}" for name in _OF_WIDT
 CELL = ("workload", "width", "arm", "toggles")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Widths(frame.Page):
-    """The newest record of each cell of one device."""
-
-    @cached_property
-    def cells(self) -> dict[Any, Record]:
-        """Return the records by workload, width, arm and toggles."""
-        return frame.by_cell(self.df, CELL)
-
-    def best(self, workload: str, width: int, arm: str) -> Record | None:
-        """Return the record of the form of an arm that takes least time."""
-        mine = [record for cell, record in self.cells.items() if cell[:3] == (workload, width, arm)]
-        found = [(step.value, place) for place, record in enumerate(mine) if (step := step_of(record))]
-        return mine[min(found)[1]] if found else None
-
-
-def select(records: Records) -> list[Widths]:
+def select(records: Records) -> list[Page]:
     """Return a page per device on which steps were timed."""
     pages = []
     for device, df in frame.by_device(records):
         parts, notes = [df[:0].assign(width=0)], list[str]()
         for workload, (title, width) in PARTS.items():
-            mine = df[df["workload"] == workload]
+            mine, what = df[df["workload"] == workload], f"record(s) of {title}"
             mine = mine.assign(width=frame.column(mine, f"workload.{width}").astype(int))
-            some, more = frame.narrow(mine, _SAME, CELL, f"record(s) of {title}")
-            some, others = frame.narrow_each(some, "arm", frame.METHOD, CELL, f"record(s) of {title}, {{}}")
+            some, of_panel = frame.narrow(mine, _SAME, CELL, what)
+            some, of_width = frame.narrow_each(some, "width", ["data_hash"], CELL, f"{what}, width {{}}")
+            some, of_arms = frame.narrow_each(some, "arm", frame.METHOD, CELL, f"{what}, {{}}")
             parts.append(some)
-            notes += more + others
+            notes += of_panel + of_width + of_arms
         kept = pd.concat(parts)
         notes += frame.repeats(kept, CELL, "record(s)")
         if len(kept):
             shown = frame.oldest_first(frame.newest(kept, CELL))
-            pages.append(Widths(**device, df=shown, left_out=tuple(notes)))
+            pages.append(Page(**device, df=shown, left_out=tuple(notes)))
     return pages
 
 
-def table(page: Widths) -> pd.DataFrame:
+def table(page: Page) -> pd.DataFrame:
     """Return a line per part, width, arm and toggles, with the time of dense training at its best over the arm's."""
-    lines = []
-    order = sorted(page.cells, key=lambda cell: (list(PARTS).index(cell[0]), cell[1], by_arm(cell[2]), cell[3].rank))
-    for cell in order:
-        workload, width, arm, toggles = cell
-        record, step = page.cells[cell], step_of(page.cells[cell])
-        gain = time_ratio(page.best(workload, width, DENSE), record) if arm != DENSE else None
-        lines.append(
-            {
-                "device": page.device,
-                "part": workload,
-                "width": width,
-                "batch_size": record.batch_size,
-                "arm": arm,
-                **vars(toggles),
-                "parameters": record.parameters,
-                **bounds("step_ms", step),
-                "launches": step and step.launches,
-                **bounds("best_dense_over_arm", gain),
-                "status": record.status,
-                "remarks": "" if record.status == "ok" else f"{record.status}: {record.message}",
-            }
-        )
-    return table_of(lines, whole=("parameters", "launches"))
+    places: dict[Any, Any] = {"workload": list(PARTS).index, "arm": by_arm, "toggles": lambda toggles: toggles.rank}
+    df = page.df.sort_values(list(CELL), key=lambda one: one.map(places.get(one.name, int)), ignore_index=True)
+    steps = step_columns(df["record"])
+    dense = df.assign(ms=steps["step_ms"])[df["arm"] == DENSE].dropna(subset="ms").sort_values("ms")
+    best = cells.at(df, dense.drop_duplicates(["workload", "width"]), ["workload", "width"], ["record"])["record"]
+    gain = ratio_columns("best_dense_over_arm", best.mask(df["arm"] == DENSE), df["record"])
+    parts = [
+        df[["device", "workload", "width", "batch_size", "arm", "precision", "compile", "cuda_graph", "parameters"]],
+        steps,
+        gain.drop(columns="pairing"),
+        df["status"],
+        (df["status"] + ": " + df["message"]).mask(df["status"] == "ok", "").rename("remarks"),
+    ]
+    return pd.concat(parts, axis=1).rename(columns={"workload": "part"})
 
 
 def fastest(table: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +85,7 @@ def fastest(table: pd.DataFrame) -> pd.DataFrame:
     return best.dropna(subset="best_dense_over_arm").sort_index()
 
 
-def shown(_: Widths, table: pd.DataFrame) -> pd.DataFrame:
+def shown(_: Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the toggles in one column."""
     toggles = [Toggles(*one).text for one in table[["precision", "compile", "cuda_graph"]].itertuples(index=False)]
     columns = ["part", "width", "arm", "toggles", "parameters", "step_ms", "best_dense_over_arm"]
@@ -120,19 +93,19 @@ def shown(_: Widths, table: pd.DataFrame) -> pd.DataFrame:
     return readable(table.assign(toggles=toggles), columns)
 
 
-def about(page: Widths, table: pd.DataFrame) -> dict[str, Any]:
+def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return sizes of batches, ratios, and the widths at which an arm is not surely faster than dense training."""
     best = fastest(table)
     slow = best[best["best_dense_over_arm_low"].fillna(best["best_dense_over_arm"]) <= 1]
     return {
         "parts": {part: title for part, (title, _) in PARTS.items() if part in set(table["part"])},
         "batches": table.groupby("part")["batch_size"].first(),
-        "ratios": {cell[0]: record.ratio for cell, record in page.cells.items() if record.ratio},
+        "ratios": page.df[page.df["ratio"] > 0].groupby("workload")["ratio"].last(),
         "slow": {key: list(some["width"]) for key, some in slow.groupby(["part", "arm"], sort=False)},
     }
 
 
-def draw(_: Widths, table: pd.DataFrame, caption: Caption) -> Figure:
+def draw(_: Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw dense training's time over that of each arm at its fastest, a panel per part."""
     best = fastest(table)
     looks = strokes(sorted(set(best["arm"]), key=by_arm))

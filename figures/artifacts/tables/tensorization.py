@@ -16,18 +16,15 @@ from bench.core.samples import disturbed_blocks
 from figures import frame
 from figures.arms import COMERA
 from figures.artifact import Artifact
-from figures.columns import readable, table_of
+from figures.columns import readable
 from figures.frame import Records, settings_of
 from figures.page.captions import beside
 from figures.records.cells import TimesAndMemory, choose
-from figures.records.time_values import time_columns, time_ratio
-from figures.text import OLDER, REMARKS, bounds, pairing
+from figures.records.time_values import ratio_columns
+from figures.text import OLDER, REMARKS
 
 #: The lines of a matrix.
 SETTINGS = DENSE, PAPER, SOLVER = ("dense", "paper", "solver")
-
-#: The experiment writes the published settings' ratios down in five or six digits.
-_RATIO_DIGITS = 1e-4
 
 #: How a record names rows and columns of a matrix, their modes, and the settings for the number of modes and the ranks.
 _SIZES = {"linear": ("in_features", "out_features"), "lookup": ("rows", "columns")}
@@ -37,12 +34,11 @@ _CAPS = {"linear": ("order", "ranks"), "lookup": ("table_order", "table_ranks")}
 
 @dataclass(frozen=True)
 class Cores:
-    """Modes and ranks of a tensorized matrix, and what follows from them.
+    """Modes and ranks of a tensorized matrix.
 
     Example:
-        >>> cores = Cores((12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12), is_table=False)
-        >>> str(cores), cores.parameters, cores.rank_entries
-        ('12·8·8 → 8·8·12', 20448, 114)
+        >>> Cores((12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12), is_table=False).parameters
+        20448
         >>> Cores((16, 20, 10, 10), (4, 4, 8, 6), (32, 32, 32), is_table=True).parameters
         167808
     """
@@ -60,15 +56,6 @@ class Cores:
             modes = tuple(r * c for r, c in zip(self.row_modes, self.column_modes, strict=True))
         bonds = itertools.pairwise((1, *self.ranks, 1))
         return sum(mode * left * right for mode, (left, right) in zip(modes, bonds, strict=True))
-
-    @property
-    def rank_entries(self) -> int:
-        """Entries of the diagonals on the inner bonds."""
-        return sum(self.ranks)
-
-    def __str__(self) -> str:
-        rows, columns = ("·".join(map(str, modes)) for modes in (self.row_modes, self.column_modes))
-        return f"{rows} {'x' if self.is_table else '→'} {columns}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +79,7 @@ class Matrix:
 
     def ratio(self, cores: Cores) -> float:
         """How many times smaller the layer is than the dense one, rank-control entries and bias counted."""
-        return (self.size + self.bias) / (cores.parameters + cores.rank_entries + self.bias)
+        return (self.size + self.bias) / (cores.parameters + sum(cores.ranks) + self.bias)
 
 
 #: METHOD.md, Settings of the six-encoder model: as the released code has them.
@@ -105,30 +92,6 @@ MATRICES = (
 
 #: Said of a solver's line that arrives at what was published.
 _REPEATS = "the paper's own modes and ranks"
-
-
-def _remarks(
-    matrix: Matrix, setting: str, record: Record | None, status: str, cores: Cores | None, parameters: int | None
-) -> list[str]:
-    """Return what went wrong, and what the numbers alone do not show."""
-    if record is None:
-        return []
-    status = "" if status == "ok" else status
-    words = [": ".join(filter(None, (status, record.message)))]
-    if parameters is None and record.status == "ok":
-        words.append("modes and ranks are not in the record")
-    if parameters is not None:
-        entries = parameters + (cores.rank_entries if cores else 0) + matrix.bias
-        if record.parameters not in (None, entries):
-            counted = f"the record counts {record.parameters:,} parameters with bias"
-            words.append(f"{counted}; {entries:,} follow from {'modes and ranks' if cores else 'its size'}")
-    if setting == PAPER and cores not in (None, matrix.published):
-        words.append("not the published modes and ranks")
-    if setting == SOLVER and cores == matrix.published:
-        words.append(_REPEATS)
-    if disturbed := disturbed_blocks(record):
-        words.append(f"{disturbed} disturbed block(s) left out")
-    return list(filter(None, words))
 
 
 def cores_of(record: Record) -> Cores | None:
@@ -153,91 +116,107 @@ def cores_of(record: Record) -> Cores | None:
     return cores
 
 
-def _matrix(record: Record) -> Matrix | None:
-    """Return the matrix that a record is about; None for others."""
-    sizes = settings_of(record, "workload_settings")
-    here = (record.workload, *(sizes.get(name) for name in _SIZES.get(record.workload, ())))
-    return next((one for one in MATRICES if (one.workload, one.rows, one.columns) == here), None)
-
-
-def _slot(record: Record) -> tuple[Matrix, str] | None:
+def _slot(record: Record) -> tuple[str | None, str | None]:
     """Return the matrix and setting of a record; None for other matrices, methods, modes, ranks and ratios."""
-    matrix, settings = _matrix(record), settings_of(record, "method_settings")
+    sizes, settings = settings_of(record, "workload_settings"), settings_of(record, "method_settings")
+    here = (record.workload, *(sizes.get(name) for name in _SIZES.get(record.workload, ())))
+    matrix = next((one for one in MATRICES if (one.workload, one.rows, one.columns) == here), None)
     if matrix is None:
-        return None
+        return None, None
     if record.arm == DENSE:
-        return matrix, DENSE
+        return matrix.name, DENSE
     order, ranks = (settings.get(name) for name in _CAPS[matrix.workload])
     if record.arm != COMERA or order != len(matrix.published.row_modes) or settings.get("lookup") != "optimized":
-        return None
+        return None, None
     if record.ratio is None:
-        return (matrix, PAPER) if ranks == max(matrix.published.ranks) else None
-    wanted = math.isclose(record.ratio, matrix.ratio(matrix.published), rel_tol=_RATIO_DIGITS)
-    return (matrix, SOLVER) if wanted else None
+        return (matrix.name, PAPER) if ranks == max(matrix.published.ranks) else (None, None)
+    # the experiment writes the published settings' ratios down in five or six digits
+    wanted = math.isclose(record.ratio, matrix.ratio(matrix.published), rel_tol=1e-4)
+    return (matrix.name, SOLVER) if wanted else (None, None)
 
 
 def select(records: Records) -> list[TimesAndMemory]:
     """Return a page per device, of the newest record of each line; all of a matrix are on the same data."""
     pages = []
     for device, df in frame.by_device(records):
-        slots = [_slot(record) for record in df["record"]]
+        slots = pd.DataFrame(map(_slot, df["record"]), df.index, ["matrix", "setting"], dtype=object)
         df = df.assign(
-            slot=pd.Series(slots, index=df.index, dtype=object),
-            matrix=[slot[0].name if slot else "" for slot in slots],
+            matrix=slots["matrix"],
+            setting=slots["setting"],
             optimizer_step=frame.column(df, "workload.optimizer_step", True).astype(bool),
         )
         same = ["batch_size", "precision", "cuda_graph", "compile", "optimizer_step"]
-        page = choose(df, TimesAndMemory, ["slot"], same=same, each=["dataset"], arm="matrix", **device)
+        page = choose(df, TimesAndMemory, ["matrix", "setting"], same=same, each=["dataset"], arm="matrix", **device)
         pages.append(replace(page, df=frame.oldest_first(page.runs)))
     return pages
 
 
+def _sizes(matrix: Matrix, setting: str, record: Record | None, status: str) -> dict[str, Any]:
+    """Return sizes of a line, and remarks on what went wrong or what the numbers alone do not show."""
+    cores = cores_of(record) if record and setting != DENSE else None
+    parameters = cores.parameters if cores else matrix.size if setting == DENSE else None
+    remarks = []
+    if record:
+        remarks = [": ".join(filter(None, ("" if status == "ok" else status, record.message)))]
+        entries = (parameters or 0) + (sum(cores.ranks) if cores else 0) + matrix.bias
+        if parameters is None and record.status == "ok":
+            remarks.append("modes and ranks are not in the record")
+        elif parameters is not None and record.parameters not in (None, entries):
+            counted = f"the record counts {record.parameters:,} parameters with bias"
+            remarks.append(f"{counted}; {entries:,} follow from {'modes and ranks' if cores else 'its size'}")
+        if setting == PAPER and cores not in (None, matrix.published):
+            remarks.append("not the published modes and ranks")
+        if setting == SOLVER and cores == matrix.published:
+            remarks.append(_REPEATS)
+        if disturbed := disturbed_blocks(record):
+            remarks.append(f"{disturbed} disturbed block(s) left out")
+    modes = {name: getattr(cores, name, ()) for name in ("row_modes", "column_modes", "ranks")}
+    return {
+        REMARKS: "; ".join(filter(None, remarks)),
+        **{name: " ".join(map(str, found)) for name, found in modes.items()},
+        "parameters": parameters,
+        "published_parameters": matrix.published_parameters if setting == PAPER else None,
+        "rank_entries": sum(cores.ranks) if cores else None,
+        "bias": matrix.bias,
+        "ratio": matrix.ratio(cores) if cores else 1.0 if setting == DENSE else None,
+    }
+
+
 def table(page: TimesAndMemory) -> pd.DataFrame:
     """Return a line per matrix and setting, recorded or not; parameters are those of the weight or of its cores."""
-    lines = []
-    for matrix, setting in itertools.product(MATRICES, SETTINGS):
-        record, dense, paper = (page.timed.get((matrix, one)) for one in (setting, DENSE, PAPER))
-        time = time_columns(record, dense if setting != DENSE else None, "step", DENSE, rare=False)
-        status, _, dense_pairing = (time.pop(f"time_{name}") for name in ("status", "message", "pairing"))
-        over_paper = time_ratio(record, paper) if setting == SOLVER else None
-        over_dense = {name: time.pop(name) for name in list(time) if name.startswith("time_over")}
-        cores = cores_of(record) if record and setting != DENSE else None
-        dense_size = (matrix.size, 1.0) if setting == DENSE else (None, None)
-        parameters, ratio = (cores.parameters, matrix.ratio(cores)) if cores else dense_size
-        sizes = {name: getattr(cores, name, ()) for name in ("row_modes", "column_modes", "ranks")}
-        lines.append(
-            {
-                "device": page.device,
-                "matrix": matrix.name,
-                "rows": matrix.rows,
-                "columns": matrix.columns,
-                "setting": setting,
-                "status": status,
-                REMARKS: "; ".join(_remarks(matrix, setting, record, status, cores, parameters)),
-                **{name: " ".join(map(str, found)) for name, found in sizes.items()},
-                "parameters": parameters,
-                "published_parameters": matrix.published_parameters if setting == PAPER else None,
-                "rank_entries": cores.rank_entries if cores else None,
-                "bias": matrix.bias,
-                "wanted_ratio": record.ratio if record and setting == SOLVER else None,
-                "ratio": ratio,
-                "recorded_parameters": record and record.parameters,
-                "batch_size": record and record.batch_size,
-                "flops_per_step": record and record.flops_per_step,
-                **time,
-                **over_dense,
-                "dense_pairing": dense_pairing,
-                **bounds("time_over_paper", over_paper),
-                "paper_pairing": pairing(over_paper),
-                "predicted_for": (record.predicted_for if record else "") or "",
-                "predicted_peak_mib": record and record.peak_memory_predicted_mib,
-                "allocated_mib": record and record.peak_memory_allocated_mib,
-                "reserved_mib": record and record.peak_memory_reserved_mib,
-                "older_code": bool(page.older(record)),
-            }
-        )
-    whole = ("parameters", "published_parameters", "rank_entries", "recorded_parameters", "batch_size")
-    return table_of(lines, whole=(*whole, "flops_per_step", "launches", "blocks", "disturbed_blocks"))
+    matrices = pd.DataFrame([{"matrix": one.name, "rows": one.rows, "columns": one.columns} for one in MATRICES])
+    grid = matrices.merge(pd.Series(SETTINGS, name="setting"), "cross").assign(device=page.device)
+    found = page.timed(
+        grid,
+        *("record", "ratio", "parameters", "batch_size", "flops_per_step"),
+        *("predicted_for", "peak_memory_predicted_mib"),
+    )
+    is_solver = grid["setting"] == SOLVER
+    paper = page.timed(grid.assign(setting=PAPER), "record")["record"]
+    times = page.times(grid, DENSE, {"setting": DENSE}, rare=False)
+    slots = itertools.product(MATRICES, SETTINGS)
+    lines = zip(slots, frame.known(found["record"]), times["time_status"], strict=True)
+    sizes = pd.DataFrame([_sizes(*slot, record, status) for slot, record, status in lines])
+    over_paper = ratio_columns("time_over_paper", found["record"].where(is_solver), paper)
+    parts = [
+        grid[["device", "matrix", "rows", "columns", "setting"]],
+        times["time_status"].rename("status"),
+        sizes.drop(columns="ratio"),
+        found["ratio"].where(is_solver).rename("wanted_ratio"),
+        sizes["ratio"],
+        found[["parameters", "batch_size", "flops_per_step"]].rename(columns={"parameters": "recorded_parameters"}),
+        times.filter(like="step_time_ms"),
+        times[["launches", "blocks", "disturbed_blocks"]],
+        times.filter(like="time_over_dense"),
+        times["time_pairing"].rename("dense_pairing"),
+        over_paper.rename(columns={"pairing": "paper_pairing"}),
+        found["predicted_for"],
+        found["peak_memory_predicted_mib"].rename("predicted_peak_mib"),
+        page.measured(grid),
+    ]
+    whole = ["parameters", "published_parameters", "rank_entries", "recorded_parameters", "batch_size"]
+    whole += ["flops_per_step", "launches", "blocks", "disturbed_blocks"]
+    return pd.concat(parts, axis=1).astype(dict.fromkeys(whole, "Int64"))
 
 
 def _modes(line: Any) -> str:
@@ -254,15 +233,14 @@ def shown(page: TimesAndMemory, table: pd.DataFrame) -> pd.DataFrame:
     columns = ["matrix", "setting", "modes", "ranks", "parameters", "ratio", "gflops_per_step", "predicted_peak_mib"]
     columns += ["allocated_mib", "reserved_mib"] if page.kind == "cuda" else []
     columns += ["step_time_ms", "time_over_dense", "time_over_paper"]
-    older = table["older_code"].map({True: f" {OLDER}", False: ""})
-    more: dict[str, Any] = {
-        "arm": table["setting"],
-        "setting": table["setting"] + older,
-        "modes": [_modes(line) for line in table.to_dict("records")],
-        "gflops_per_step": table["flops_per_step"].astype("Float64") / 1e9,
-        "time_status": table["status"],
-    }
-    return readable(table.drop(columns="older_code").assign(**more), columns)
+    lines = table.drop(columns="older_code").assign(
+        arm=table["setting"],
+        setting=table["setting"] + table["older_code"].map({True: f" {OLDER}", False: ""}),
+        modes=[_modes(line) for line in table.to_dict("records")],
+        gflops_per_step=table["flops_per_step"].astype("Float64") / 1e9,
+        time_status=table["status"],
+    )
+    return readable(lines, columns)
 
 
 def about(page: TimesAndMemory, table: pd.DataFrame) -> dict[str, Any]:
