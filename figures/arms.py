@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bench.core.record import Record
@@ -65,15 +65,6 @@ class Toggles:
     def page(self) -> dict[str, Any]:
         """Return the fields of a page of steps with these toggles."""
         return {"toggles": self, "place": self.text, "suffix": self.names}
-
-    @property
-    def without_last(self) -> Toggles | None:
-        """Return the same with the toggle named last off; None where all are."""
-        if self.cuda_graph:
-            return replace(self, cuda_graph=False)
-        if self.compile:
-            return replace(self, compile=False)
-        return None if self.precision == "fp32" else Toggles()
 
     @property
     def rank(self) -> tuple[int, str, bool, bool]:

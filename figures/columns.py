@@ -271,18 +271,6 @@ def lines_of(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in one.items()} for one in table.to_dict("records")]
 
 
-def bounds_are(kind: object, launches: object) -> str:
-    """Return what bounds are, from their column and that of launches; empty where there are none.
-
-    >>> bounds_are("range", 3), bounds_are("range", 1), bounds_are(None, 3)
-    ('range over launches', 'range over blocks', '')
-    """
-    if _is_missing(kind):
-        return ""
-    count = 0 if _is_missing(launches) else int(launches)  # type: ignore[call-overload]
-    return Estimate(0.0, None, None, 0, launches=count, kind=kind).bounds_are  # type: ignore[arg-type]
-
-
 def bounds_kinds(table: pd.DataFrame, *columns: str) -> list[str]:
     """Return what the bounds of columns are, in words for a legend; of all columns by default.
 
@@ -293,9 +281,11 @@ def bounds_kinds(table: pd.DataFrame, *columns: str) -> list[str]:
     """
     found = set()
     for name in columns or [str(name).removesuffix("_bounds") for name in table if str(name).endswith("_bounds")]:
-        for line in table[table[f"{name}_low"].notna()].to_dict("records"):
-            if line[f"{name}_low"] != line[f"{name}_high"]:
-                found.add(bounds_are(line[f"{name}_bounds"], line.get("launches")))
+        low, high = table[f"{name}_low"], table[f"{name}_high"]
+        for line in lines_of(table[low.notna() & (low != high)]):
+            launches = line.get("launches")
+            count = 0 if launches is None or pd.isna(launches) else int(launches)
+            found.add(Estimate(0.0, None, None, 0, launches=count, kind=line[f"{name}_bounds"]).bounds_are)
     return sorted(found - {""}, reverse=True)
 
 

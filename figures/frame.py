@@ -231,15 +231,11 @@ def oldest_first(df: pd.DataFrame) -> pd.DataFrame:
     return df[~df.index.duplicated()].sort_values(_NEWEST, kind="stable")
 
 
-def tuples(df: pd.DataFrame, names: Sequence[str]) -> list[Any]:
-    """Return the values of columns row by row, as they are of one column, else as tuples; None where one is missing."""
-    values = [[None if _is_missing(value) else value for value in df[name]] for name in names]
-    return values[0] if len(names) == 1 else list(zip(*values, strict=True))
-
-
 def by_cell(df: pd.DataFrame, cell: Sequence[str]) -> dict[Any, Record]:
-    """Return records by their cells, as :func:`tuples` has these."""
-    return dict(zip(tuples(df, cell), df["record"], strict=True))
+    """Return records by the values of columns: as they are of one column, else as tuples; None where one is missing."""
+    values = [[None if _is_missing(value) else value for value in df[name]] for name in cell]
+    cells = values[0] if len(cell) == 1 else list(zip(*values, strict=True))
+    return dict(zip(cells, df["record"], strict=True))
 
 
 def known(records: pd.Series) -> list[Record | None]:

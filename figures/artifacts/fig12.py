@@ -198,26 +198,16 @@ def about(_: Fig12Page, table: pd.DataFrame) -> dict[str, Any]:
 
 
 class Quantity(NamedTuple):
-    """A quantity that is drawn against the ratio, with a panel per batch size.
-
-    Args:
-        title: of its panels; ``time`` is drawn as a ratio to dense's in the same job, with bounds.
-        axis: what stands on the axis.
-        batches: that there is a panel for.
-        column: what is drawn; the table has its ratio to dense's as ``{over}_over_dense``.
-        over: see ``column``.
-        unit, scale: in which dense's value is written, and how many of the table's unit are one of it.
-        reasons: whose status may say why a value is missing, in this order.
-    """
+    """A quantity that is drawn against the ratio; ``time`` as a ratio to dense's in the same job, with bounds."""
 
     title: str
     axis: str
-    batches: Sequence[int]
-    column: str
+    batches: Sequence[int]  # a panel for each
+    column: str  # what is drawn; its ratio to dense's is in the column {over}_over_dense
     over: str
-    unit: str
-    scale: float
-    reasons: Sequence[str]
+    unit: str  # in which dense's value is written
+    scale: float  # how many of the table's unit are one of it
+    reasons: Sequence[str]  # whose status may say why a value is missing, in this order
 
 
 def _points(page: Fig12Page, here: pd.DataFrame, quantity: Quantity, footnotes: Footnotes) -> pd.DataFrame:

@@ -92,13 +92,6 @@ def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate
     return unpaired_ratio({n: ms * scale for n, ms in above.items()}, below)
 
 
-def time_status(record: Record | None, time: Time | None) -> str:
-    """Return why a cell has no time, or ``ok``."""
-    if record is None:
-        return NOT_RECORDED
-    return "ok" if time else "no time" if record.status == "ok" else record.status
-
-
 def time_columns(
     records: pd.Series, references: pd.Series, per: Per, over: str, asked: pd.Series, rare: bool = True
 ) -> pd.DataFrame:
@@ -116,9 +109,13 @@ def time_columns(
     for record, reference, is_asked in zip(known(records), known(references), asked, strict=True):
         time = time_of(record, per) if is_asked else None
         ratio = time_ratio(record, reference) if time else None
+        if not is_asked or record is None:
+            status = NOT_RECORDED if is_asked else NOT_IN_GRID
+        else:
+            status = "no time" if record.status == "ok" and not time else record.status
         lines.append(
             {
-                "time_status": time_status(record, time) if is_asked else NOT_IN_GRID,
+                "time_status": status,
                 "time_message": record.message if record and is_asked else "",
                 **bounds(name, time and time.total),
                 **(bounds(rare_name, time and time.rare) if rare else {}),
