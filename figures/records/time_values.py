@@ -43,7 +43,6 @@ class Time:
 
     total: Estimate
     rare: Estimate
-    per: Per = "epoch"
 
 
 def time_of(record: Record | None, per: Per = "epoch") -> Time | None:
@@ -62,8 +61,8 @@ def time_of(record: Record | None, per: Per = "epoch") -> Time | None:
     step = step_time_ms(record)
     if step is None:
         own = record.epoch_time_s if per == "epoch" else record.step_time_median_ms
-        return None if own is None else Time(Estimate(own, None, None, 0), rare, per)
-    return Time(_times(step, factor), rare, per)
+        return None if own is None else Time(Estimate(own, None, None, 0), rare)
+    return Time(_times(step, factor), rare)
 
 
 def _times(estimate: Estimate, factor: float) -> Estimate:

@@ -219,24 +219,18 @@ def table(page: TimesAndMemory) -> pd.DataFrame:
     return pd.concat(parts, axis=1).astype(dict.fromkeys(whole, "Int64"))
 
 
-def _modes(line: Any) -> str:
-    """Write the modes of cores, or the size of a dense matrix."""
-    between = "x" if line["matrix"] == "word embedding" else "→"
-    if line["setting"] == DENSE:
-        return f"{line['rows']} {between} {line['columns']}"
-    rows, columns = (line[name].replace(" ", "·") for name in ("row_modes", "column_modes"))
-    return f"{rows} {between} {columns}" if rows else ""
-
-
 def shown(page: TimesAndMemory, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table without counts that follow from others; on a GPU with the allocator's peaks."""
     columns = ["matrix", "setting", "modes", "ranks", "parameters", "ratio", "gflops_per_step", "predicted_peak_mib"]
     columns += ["allocated_mib", "reserved_mib"] if page.kind == "cuda" else []
     columns += ["step_time_ms", "time_over_dense", "time_over_paper"]
+    between = table["matrix"].map(lambda name: " x " if name == "word embedding" else " → ")
+    modes = table["row_modes"].str.replace(" ", "·") + between + table["column_modes"].str.replace(" ", "·")
+    size = table["rows"].astype(str) + between + table["columns"].astype(str)
     lines = table.drop(columns="older_code").assign(
         arm=table["setting"],
         setting=table["setting"] + table["older_code"].map({True: f" {OLDER}", False: ""}),
-        modes=[_modes(line) for line in table.to_dict("records")],
+        modes=modes.mask(table["row_modes"] == "", "").mask(table["setting"] == DENSE, size),
         gflops_per_step=table["flops_per_step"].astype("Float64") / 1e9,
         time_status=table["status"],
     )
