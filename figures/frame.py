@@ -243,6 +243,15 @@ def known(records: pd.Series) -> list[Record | None]:
     return [record if isinstance(record, Record) else None for record in records]
 
 
+def each(df: pd.DataFrame) -> list[Any]:
+    """Return the rows, whose columns are their attributes; ``Index`` has the row's own name.
+
+    >>> [row.arm for row in each(pd.DataFrame({"arm": ["comera", "dense"]}))]
+    ['comera', 'dense']
+    """
+    return list(df.itertuples())
+
+
 def groups(df: pd.DataFrame, by: str | list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield the values of one or several columns, sorted, with the rows that have them."""
     yield from df.groupby(by)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from figures.artifacts import fig6
-from figures.artifacts.tables.dlrm import CURVE, EXPERIMENT, about_log
+from figures.artifacts.tables import dlrm
 from figures.page.captions import beside
 
 ARTIFACT = replace(
@@ -11,10 +11,10 @@ ARTIFACT = replace(
     name="fig9",
     heading="Fig. 9: normalised cross entropy of DLRM per step",
     summary="normalised cross entropy of DLRM's arms per step; an image per device and click log",
-    experiments=(EXPERIMENT,),
+    experiments=(dlrm.EXPERIMENT,),
     made_by="make reproduce-fig9",
     order=60,
-    about=lambda study, table: {**fig6.about(study, table), **about_log(study)},
+    about=lambda study, table: {**fig6.about(study, table), **dlrm.about(study, table)},
     caption=beside(__file__),
-    rules=(CURVE,),
+    rules=(dlrm.CURVE,),
 )

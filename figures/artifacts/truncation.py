@@ -1,63 +1,86 @@
 """Truncation: step time, peak memory and accuracy against the size left; the paper has no such figure."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bench.core.intervals import Estimate, paired_ratio
+from bench.core.record import Record, RecordError
 from figures.artifact import Artifact
 from figures.claims.training import LATE
-from figures.columns import lines_of, readable, table_of
+from figures.columns import estimate, lines_of, readable
+from figures.frame import each
 from figures.page import training
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
 from figures.records.cells import CATEGORIES, parts_of_peak
+from figures.records.seeds import Finished, with_estimates
 from figures.records.studies import Study
-from figures.text import bounds
+from figures.records.training import curve_of, ranks_before
 
-#: Lines of the table.
-Lines = Sequence[Mapping[str, Any]]
-
-#: What is drawn of lines, each with how high it goes.
-Tops = Sequence[tuple[float, Mapping[str, Any]]]
-
-#: Lines at the size below which nothing can be cut, and at the full ranks.
 _SMALLEST: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 _FULL: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (5, 2))}
 _POINT: dict[str, Any] = {"marker": "o", "markersize": 5, "color": EARLY_STROKE.colour}
 _DENSE: dict[str, Any] = {"color": DENSE_STROKE.colour, "linewidth": 1.2}
 
 
+def _block_means(run: Record, ranks: str) -> list[float]:
+    """Return the mean step time in ms of each block at the ``trained`` or at the ``full`` ranks."""
+    times = run.samples["step_ms"]
+    blocks = times.get(ranks) if isinstance(times, dict) else None
+    good = isinstance(blocks, list) and all(isinstance(block, list) and block for block in blocks)
+    if not blocks or not good or not all(isinstance(ms, int | float) and ms > 0 for block in blocks for ms in block):
+        raise RecordError(f"record {run.cell_id}: samples.step_ms.{ranks} must be blocks of times above 0.")
+    return [sum(block) / len(block) for block in blocks]
+
+
+def _step_times(runs: Finished) -> tuple[float, float, Estimate] | None:
+    """Return step time at the trained and at the full ranks, in ms, and their ratio, paired over blocks of all seeds.
+
+    Raises RecordError where they cannot be paired.
+    """
+    above, below = list[float](), list[float]()
+    for run in runs.values():
+        if run.samples.get("step_ms"):
+            above += _block_means(run, "trained")
+            below += _block_means(run, "full")
+            if len(above) != len(below):
+                raise RecordError(f"record {run.cell_id}: samples.step_ms has not as many blocks of both ranks.")
+    if not above:
+        return None
+    ratio = paired_ratio(dict(enumerate(above)), dict(enumerate(below)))
+    return sum(above) / len(above), sum(below) / len(below), ratio
+
+
+def _nothing_cut(runs: Finished) -> bool:
+    """Return whether the ranks are still the full ones."""
+    ranks = [(ranks_before(run), curve_of(run)[-1].ranks) for run in runs.values()]
+    return any(before for before, _ in ranks) and all(before == after for before, after in ranks)
+
+
 def table(study: Study) -> pd.DataFrame:
     """Return a line per run: size, step time at the trained over that at the full ranks, predicted memory, metric."""
-    lines = []
-    for row in study.rows:
-        times, parts = row.times, row.peak_parts
-        lines.append(
-            {
-                "device": study.device,
-                "dataset": study.dataset,
-                "run": row.name,
-                "status": row.status,
-                "seeds": training.seeds_of(row),
-                "stored_mib": row.mean("stored_mib"),
-                "tensorized_mib": row.mean("tensorized_mib"),
-                **bounds("step_trained_over_full", times and times.ratio),
-                "blocks": times and times.ratio.blocks,
-                "step_trained_ms": times and times.trained,
-                "step_full_ms": times and times.full,
-                "nothing_cut": row.nothing_cut,
-                "predicted_peak_mib": row.mean("peak_memory_predicted_mib"),
-                **{f"predicted_{name}_mib": parts.get(name) for name in CATEGORIES},
-                **bounds(study.metric.name, row.score()),
-                "older_code": bool(row.mark),
-            }
-        )
-    return table_of(lines)
+    rows, parts = study.rows, [f"predicted_{name}_mib" for name in CATEGORIES]
+    times = [_step_times(runs) or (None, None, None) for runs in rows["finished"]]
+    trained, full, ratios = zip(*times, strict=True)
+    rows = with_estimates(rows, {"step_trained_over_full": ratios}).assign(
+        blocks=[ratio and ratio.blocks for ratio in ratios],
+        step_trained_ms=trained,
+        step_full_ms=full,
+        nothing_cut=rows["finished"].map(_nothing_cut),
+        predicted_peak_mib=rows["peak_memory_predicted_mib"],
+    )
+    of = study.finished.dropna(subset="peak_memory_predicted_mib").groupby("slot", sort=False)[parts]
+    means = of.sum().div(of.size(), axis=0)
+    rows = rows.join(means.where(means > 0))
+    columns = ["device", "dataset", "run", "status", "seeds", "stored_mib", "tensorized_mib"]
+    columns += [*training.ends("step_trained_over_full"), "blocks", "step_trained_ms", "step_full_ms", "nothing_cut"]
+    columns += ["predicted_peak_mib", *parts, *training.ends(study.metric.name), "older_code"]
+    return rows[columns].reset_index(drop=True)
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
@@ -72,21 +95,18 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
-    """Return the sizes of what was timed, and whether the ratio of step times varies."""
-    varies = bool((table["step_trained_over_full_low"] != table["step_trained_over_full_high"]).any())
-    return {
-        **training.about_study(study, table),
-        "varies": varies and bool(table["step_trained_over_full"].notna().any()),
-    }
+    """Return whether the ratio of step times varies."""
+    low, high = (table[f"step_trained_over_full_{end}"] for end in ("low", "high"))
+    return {**training.about_study(study, table), "varies": bool((low.notna() & (low != high)).any())}
 
 
-def _name_points(axes: Any, tops: Tops) -> None:
+def _name_points(axes: Any, points: pd.DataFrame, top: str) -> None:
     """Name each point above its top; a name that would meet another one goes higher."""
-    bottom, top = axes.get_ylim()
+    bottom, ceiling = axes.get_ylim()
     right = axes.get_xlim()[1]
     placed: list[tuple[float, float]] = []
-    for y, line in sorted(tops, key=lambda pair: pair[0]):
-        x, height = line["stored_mib"] / right, (y - bottom) / (top - bottom)
+    for line in lines_of(points.sort_values(top, kind="stable")):
+        x, height = line["stored_mib"] / right, (line[top] - bottom) / (ceiling - bottom)
         while any(abs(x - other) < 0.15 and abs(height - level) < 0.045 for other, level in placed):
             height += 0.045
         placed.append((x, height))
@@ -95,102 +115,91 @@ def _name_points(axes: Any, tops: Tops) -> None:
         note(axes, line["run"].rpartition(", ")[2], (x, height), (0, 4), bbox=box, **style)
 
 
-def _draw_times(axes: Any, lines: Lines) -> Tops:
+def _draw_times(axes: Any, sized: pd.DataFrame) -> None:
     axes.axhline(1, **_FULL)
-    tops: list[tuple[float, Mapping[str, Any]]] = []
-    for line in lines:
-        size, ratio = line["stored_mib"], line["step_trained_over_full"]
-        if not pd.isna(ratio):
-            low, high = training.span_of(line, "step_trained_over_full")
-            if low != high:
-                training.whisker(axes, size, (low, high))
-            axes.plot([size], [ratio], **_POINT, zorder=4)
-            tops.append((max(ratio, high), line))
-        elif line["nothing_cut"]:
-            axes.plot([size], [1], **_POINT, markerfacecolor="white", zorder=4)
-            tops.append((1.0, line))
-    axes.set_ylim(0, 1.3 * max([1.0, *(top for top, _ in tops)]))
-    return tops
+    ratio = sized["step_trained_over_full"].astype(float).fillna(sized["nothing_cut"].map({True: 1.0}))
+    low, high = training.bounds_of(sized, "step_trained_over_full")
+    points = sized.assign(ratio=ratio, low=low.fillna(ratio), top=high.fillna(ratio)).dropna(subset="ratio")
+    for line in each(points):
+        if line.low < line.top:
+            training.whisker(axes, line.stored_mib, line.low, line.top)
+        hollow = {"markerfacecolor": "white"} if pd.isna(line.step_trained_over_full) else {}
+        axes.plot([line.stored_mib], [line.ratio], **_POINT, **hollow, zorder=4)
+    axes.set_ylim(0, 1.3 * max([1.0, *points["top"]]))
+    axes.set_ylabel("step time, trained / full ranks", fontsize=8)
+    _name_points(axes, points, "top")
 
 
-def _parts(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return a predicted peak by category."""
-    return parts_of_peak(line["predicted_peak_mib"], {name: line[f"predicted_{name}_mib"] for name in CATEGORIES})
-
-
-def _draw_memory(axes: Any, lines: Lines, dense: float | None) -> Tops:
+def _draw_memory(axes: Any, sized: pd.DataFrame, dense: pd.DataFrame) -> None:
     width = 0.05 * axes.get_xlim()[1]
-    tops = [(line["predicted_peak_mib"], line) for line in lines if not pd.isna(line["predicted_peak_mib"])]
-    for _, line in tops:
+    points = sized.dropna(subset="predicted_peak_mib")
+    for line in lines_of(points):
         bottom = 0.0
         for name, mib in _parts(line).items():
             axes.bar(line["stored_mib"], mib, width, bottom=bottom, linewidth=0.4, **MEMORY_FILLS[name].look)
             bottom += mib
         axes.bar(line["stored_mib"], bottom, width, facecolor="none", edgecolor=INK, linewidth=0.5)
-    if dense is not None:
-        axes.axhline(dense, **_DENSE)
-    axes.set_ylim(0, 1.25 * max([top for top, _ in tops] + [dense or 0.0]) or 1.0)
-    return tops
+    for peak in dense["predicted_peak_mib"].dropna():
+        axes.axhline(peak, **_DENSE)
+    axes.set_ylim(0, 1.25 * max([0.0, *points["predicted_peak_mib"], *dense["predicted_peak_mib"].dropna()]) or 1.0)
+    axes.set_ylabel("predicted peak memory, MiB", fontsize=8)
+    _name_points(axes, points, "predicted_peak_mib")
 
 
-def _draw_score(axes: Any, name: str, lines: Lines, dense: Mapping[str, Any] | None) -> Tops:
-    if dense is not None and not pd.isna(dense[name]):
-        axes.axhspan(*training.span_of(dense, name), color=DENSE_STROKE.colour, alpha=0.12, linewidth=0)
-        axes.axhline(dense[name], **_DENSE)
-    tops: list[tuple[float, Mapping[str, Any]]] = []
-    for line in lines:
-        if not pd.isna(line[name]):
-            span = training.span_of(line, name)
-            training.whisker(axes, line["stored_mib"], span)
-            axes.plot([line["stored_mib"]], [line[name]], **_POINT, zorder=4)
-            tops.append((span[1], line))
+def _parts(line: dict[str, Any]) -> dict[str, float]:
+    return parts_of_peak(line["predicted_peak_mib"], {name: line[f"predicted_{name}_mib"] for name in CATEGORIES})
+
+
+def _draw_score(axes: Any, sized: pd.DataFrame, dense: pd.DataFrame, name: str, label: str) -> None:
+    for line in each(_with_span(dense, name)):
+        axes.axhspan(line.low, line.high, color=DENSE_STROKE.colour, alpha=0.12, linewidth=0)
+        axes.axhline(line.value, **_DENSE)
+    points = _with_span(sized, name)
+    for line in each(points):
+        training.whisker(axes, line.stored_mib, line.low, line.high)
+        axes.plot([line.stored_mib], [line.value], **_POINT, zorder=4)
     axes.margins(y=0.16)
     axes.autoscale_view()
-    return tops
+    axes.set_ylabel(label, fontsize=8)
+    _name_points(axes, points, "high")
 
 
-def _legend(study: Study, lines: Lines) -> list[Any]:
-    names = {line["run"] for line in lines}
-    rows = [row for row in study.rows if row.name in names]
-    found = {part for line in lines if not pd.isna(line["predicted_peak_mib"]) for part in _parts(line)}
-    words = {"optimizer": "optimizer state"}
-    return [
-        Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
-        *bounds_handles(estimate for row in rows for estimate in (row.times and row.times.ratio, row.score())),
-        Line2D([], [], label="dense (band: its bounds)", **_DENSE),
-        Line2D([], [], label="full ranks (hollow: nothing cut)", **_FULL),
-        Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
-        *(fill_handle(fill, words.get(name, name)) for name, fill in MEMORY_FILLS.items() if name in found),
-    ]
+def _with_span(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    low, high = training.bounds_of(table, name)
+    return table.assign(value=table[name], low=low, high=high).dropna(subset="value")
 
 
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     """Tensorized models from the largest to the smallest; dense stands beside them as a line."""
-    name = study.metric.name
+    rows, name = study.rows.reset_index(drop=True), study.metric.name
     sized = table.dropna(subset=["stored_mib", "tensorized_mib"]).sort_values("stored_mib", ascending=False)
-    lines = lines_of(sized)
-    whole = [row.name for row in study.rows if row.is_whole_dense]
-    dense = next(iter(lines_of(table[table["run"].isin(whole)])), None)
+    dense = table[rows["is_whole_dense"]].head(1)
+    found = {part for line in lines_of(sized.dropna(subset="predicted_peak_mib")) for part in _parts(line)}
+    estimates = [estimate(line, "step_trained_over_full") for line in lines_of(sized)]
+    handles: list[Any] = [
+        Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
+        *bounds_handles([*estimates, *rows.loc[sized.index, "score"]]),
+        Line2D([], [], label="dense (band: its bounds)", **_DENSE),
+        Line2D([], [], label="full ranks (hollow: nothing cut)", **_FULL),
+        Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
+    ]
+    words = {"optimizer": "optimizer state"}
+    handles += [fill_handle(fill, words.get(part, part)) for part, fill in MEMORY_FILLS.items() if part in found]
     devices = ", ".join({"cuda": "CUDA", "cpu": "a CPU"}[one] for one in study.values("predicted_for") if one)
     predicted = f"b  peak memory, predicted{f' for {devices}' if devices else ''}"
     titles = ("a  step time", predicted, f"c  {study.metric.short}")
-    paper, [axes] = panel_page(caption, [titles], 2.5, _legend(study, lines), 5)
-    for one in axes:
-        one.set_xlabel("size of the truncated model, MiB", fontsize=8)
-        if not lines:
-            training.nothing_finished(one)
-    if not lines:
-        return paper.finish()
-    stays = (sized["stored_mib"] - sized["tensorized_mib"]).min()
-    for one in axes:
-        one.set_xlim(0, 1.12 * lines[0]["stored_mib"])
-        one.axvline(stays, **_SMALLEST, zorder=1)
-    peak = None if dense is None or pd.isna(dense["predicted_peak_mib"]) else dense["predicted_peak_mib"]
-    tops = (_draw_times(axes[0], lines), _draw_memory(axes[1], lines, peak), _draw_score(axes[2], name, lines, dense))
-    labels = ("step time, trained / full ranks", "predicted peak memory, MiB", study.metric.axis)
-    for one, found, label in zip(axes, tops, labels, strict=True):
-        _name_points(one, found)
-        one.set_ylabel(label, fontsize=8)
+    paper, [panels] = panel_page(caption, [titles], 2.5, handles, 5)
+    for axes in panels:
+        axes.set_xlabel("size of the truncated model, MiB", fontsize=8)
+        if sized.empty:
+            training.nothing_finished(axes)
+        else:
+            axes.set_xlim(0, 1.12 * sized["stored_mib"].max())
+            axes.axvline((sized["stored_mib"] - sized["tensorized_mib"]).min(), **_SMALLEST, zorder=1)
+    if not sized.empty:
+        _draw_times(panels[0], sized)
+        _draw_memory(panels[1], sized, dense)
+        _draw_score(panels[2], sized, dense, name, study.metric.axis)
     return paper.finish()
 
 

@@ -16,14 +16,17 @@ beat the probe of these data.
 
 from typing import Any
 
+import pandas as pd
+
 from figures.arms import COMERA
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import AT_MOST, REACHES, Rule
-from figures.records.cells import quotient
+from figures.frame import each
+from figures.records import studies
 from figures.records.metric import Score
-from figures.records.seeds import Spread
+from figures.records.seeds import spread_text, with_sizes
 from figures.records.sizes import FULL_SIZE_PARAMETERS
-from figures.records.studies import DENSE_RUN, EARLY, PAPER_TARGETS, Runs, Study, StudyRow, late
+from figures.records.studies import DENSE_RUN, EARLY, Runs, Study
 from figures.records.training import BLOCK, TrainingSlot, layers_without_ranks
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
@@ -39,15 +42,14 @@ SAME_SIZE = 0.01
 #: Half a unit of the last digit published, of a compression and of a size in MiB.
 RATIO_SLACK, SIZE_SLACK = 0.5, 0.05
 
-_LATE = {target: late(target) for target in PAPER_TARGETS}
-
 #: How the ids of the claims on a run begin, and what rules call it.
-CLAIMED = {DENSE_RUN: "mnli-dense", EARLY: "mnli-early"} | {
-    slot: f"mnli-late{10 * target:02.0f}" for target, slot in _LATE.items()
-}
-_WORDS = {DENSE_RUN: "dense", EARLY: "comera after its early stage"} | {
-    slot: f"comera after its late stage toward {target:g}" for target, slot in _LATE.items()
-}
+CLAIMED, _WORDS = (
+    {DENSE_RUN: "mnli-dense", EARLY: "mnli-early"},
+    {DENSE_RUN: "dense", EARLY: "comera after its early stage"},
+)
+for _target, _slot in studies.LATE.items():
+    CLAIMED[_slot] = f"mnli-late{10 * _target:02.0f}"
+    _WORDS[_slot] = f"comera after its late stage toward {_target:g}"
 
 #: Sizes that claims are about, by how the ids of the claims end: a column, what it is of, and where records have it.
 _SIZES = {
@@ -57,8 +59,9 @@ _SIZES = {
 }
 
 
-def _absent(row: StudyRow) -> str:
-    return f"{row.name} is {row.status}" + (f" ({'; '.join(row.remarks).rstrip('.')})" if row.remarks else "")
+def _absent(row: Any) -> str:
+    words = row.remarks.rstrip(".")
+    return f"{row.run} is {row.status}" + (f" ({words})" if words else "")
 
 
 def other_model(study: Runs) -> str:
@@ -70,12 +73,12 @@ def other_model(study: Runs) -> str:
     return f"The dense model of these runs has {count:,} parameters; {claimed}."
 
 
-def _learned_nothing(study: Study, row: StudyRow) -> str:
+def _learned_nothing(study: Study, row: Any) -> str:
     """Return why the size of a run's model proves nothing; empty where it surely beats guessing and the probe."""
-    metric, score = study.metric, row.score()
+    metric, score = study.metric, row.score
     if score is None:
         return ""
-    reached = f"At {score.text(unit=True)}, {row.name} does not surely beat"
+    reached = f"At {score.text(unit=True)}, {row.run} does not surely beat"
     if metric.guess is not None and not score.beats(metric.guess):
         classes = study.model["classes"]
         return f"{reached} guessing among {classes} classes on {study.dataset}, so that its size says nothing."
@@ -90,60 +93,61 @@ def _probe_words(study: Study) -> str:
     return f"the {name} probe ({metric.written(metric.probe or 0.0)}) on {study.dataset}"
 
 
-def _enforced(row: StudyRow, column: str) -> Spread | None:
-    """Return the size or compression that the settings alone give: at S0, or at full ranks before a late stage."""
-    found = []
-    for run in row.finished.values():
-        if not run.tensorized_mib or not run.size_fraction or run.stored_mib is None:
-            return None
-        layers = run.tensorized_mib * (run.size_target or 1.0) / run.size_fraction
-        whole = run.stored_mib - run.tensorized_mib + layers
-        ratios = {"total_ratio": quotient(run.dense_mib, whole)}
-        ratios["tensorized_ratio"] = quotient(run.dense_tensorized_mib, layers)
-        found.append({"stored_mib": whole, **ratios}[column])
-    return Spread.of(found)
+def _enforced(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with the sizes that the settings alone give: at S0, or at full ranks before a late stage."""
+    layers = runs["tensorized_mib"] * runs["size_target"].fillna(1.0) / runs["size_fraction"].where(lambda s: s > 0)
+    return with_sizes(
+        runs.assign(stored_mib=runs["stored_mib"] - runs["tensorized_mib"] + layers, tensorized_mib=layers)
+    )
 
 
 def _size_rule(slot: TrainingSlot, part: str) -> Rule:
     column, heading, expression = _SIZES[part]
-    unit, slack = ("MiB", SIZE_SLACK) if part == "size" else ("x", RATIO_SLACK)
+    unit, slack, in_text = ("MiB", SIZE_SLACK, " MiB") if part == "size" else ("x", RATIO_SLACK, "x")
 
-    def holds(spread: Spread, published: float) -> bool:
+    def holds(sizes: pd.Series, published: float) -> bool:
         if slot == DENSE_RUN:
-            return abs(spread.value / published - 1) <= SAME_SIZE
-        return spread.high <= published + slack if part == "size" else spread.low >= published - slack
+            return abs(sizes.mean() / published - 1) <= SAME_SIZE
+        return bool((sizes <= published + slack if part == "size" else sizes >= published - slack).all())
 
     def judge(claim: Claim, study: Study, _: Any) -> Judgement:
         row, published = study.row(slot), claim.low or 0.0
-        spread = row.spread(column)
-        if spread is None:
-            return Judgement("not tested here", other_model(study) or f"{_absent(row)}.")
-        seeds = "one seed" if len(row.finished) == 1 else f"{len(row.finished)} seeds"
-        found = Finding(f"{heading}, {study.dataset}, {seeds}", spread.text(" MiB" if part == "size" else "x"))
-        if other := other_model(study):
-            return Judgement("not tested here", other, (found,))
+        runs = study.finished[study.finished["slot"] == slot]
+        sizes, other = runs[column], other_model(study)
+        if runs.empty or sizes.isna().any():
+            return Judgement("not tested here", other or f"{_absent(row)}.")
+        seeds = "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
+        found = [Finding(f"{heading}, {study.dataset}, {seeds}", spread_text(sizes, in_text))]
+        if other:
+            return Judgement("not tested here", other, found)
         if slot == DENSE_RUN:
             within = f"ithin {SAME_SIZE:.0%} of the published size"
-            if holds(spread, published):
-                return Judgement("by construction", f"W{within}, which the architecture alone gives.", (found,))
-            return Judgement("not reproduced", f"Not w{within}.", (found,))
+            if holds(sizes, published):
+                return Judgement("by construction", f"W{within}, which the architecture alone gives.", found)
+            return Judgement("not reproduced", f"Not w{within}.", found)
         bound = f"{published + slack:g} MiB" if part == "size" else f"{published - slack:g}x"
-        left, target = row.spread("size_fraction"), row.spread("size_target")
+        aimed = runs[["size_fraction", "size_target"]].notna().all(axis=None)
         apart = ""
-        if left is not None and target is not None:
-            apart = f" S is {left.text('')} of the full tensorized size, S0 was {target.text('')}."
-        enforced = _enforced(row, column)
-        if enforced is not None and holds(enforced, published):
-            settings = "The enforced target S0" if target else "The full size at the initial ranks"
-            given = enforced.text(" MiB" if part == "size" else "x")
-            return Judgement("by construction", f"{settings} alone gives {given}; {bound} is asked.{apart}", (found,))
+        if aimed:
+            left, target = spread_text(runs["size_fraction"]), spread_text(runs["size_target"])
+            apart = f" S is {left} of the full tensorized size, S0 was {target}."
+        enforced = _enforced(runs)[column]
+        if enforced.notna().all() and holds(enforced, published):
+            settings = (
+                "The enforced target S0" if runs["size_target"].notna().all() else "The full size at the initial ranks"
+            )
+            why = f"{settings} alone gives {spread_text(enforced, in_text)}; {bound} is asked.{apart}"
+            return Judgement("by construction", why, found)
         if void := _learned_nothing(study, row):
-            return Judgement("not tested here", void, (found,))
-        more = "; more than published" if part != "size" and spread.low > published + slack else ""
-        half = part != "size" and spread.low >= (published - slack) / 2
-        outcome: Outcome = "reproduced" if holds(spread, published) else "partly" if half else "not reproduced"
-        said = ("At most", "More than") if part == "size" else ("Reaches", "Short of")
-        return Judgement(outcome, f"{said[outcome != 'reproduced']} {bound}{more}.{apart}", (found,))
+            return Judgement("not tested here", void, found)
+        if part == "size":
+            said = "At most" if holds(sizes, published) else "More than"
+            return Judgement("reproduced" if said == "At most" else "not reproduced", f"{said} {bound}.{apart}", found)
+        if holds(sizes, published):
+            more = "; more than published" if sizes.min() > published + slack else ""
+            return Judgement("reproduced", f"Reaches {bound}{more}.{apart}", found)
+        half = sizes.min() >= (published - slack) / 2
+        return Judgement("partly" if half else "not reproduced", f"Short of {bound}.{apart}", found)
 
     quantity, words = f"{expression} of {_WORDS[slot]}, worst seed", f"{REACHES} (from half of it: partly)"
     if slot == DENSE_RUN:
@@ -165,58 +169,58 @@ def _accuracy_rule(slot: TrainingSlot) -> Rule:
 
     def judge(claim: Claim, study: Study, _: Any) -> Judgement:
         row, published = study.row(slot), claim.low or 0.0
-        ours, per_epoch = row.score(), study.steps_per_epoch
+        ours, per_epoch = row.score, study.steps_per_epoch
         if ours is None:
             return Judgement("not tested here", other_model(study) or f"{_absent(row)}.")
-        epochs = f"{row.steps / per_epoch:.2g} epochs" if per_epoch and row.steps else f"{row.steps} steps"
+        steps = int(row.train_steps)
+        length = f"{steps / per_epoch:.2g} epochs" if per_epoch else f"{steps} steps"
         reached = ours.text(unit=True)
-        found = Finding(f"{study.metric.text} on {study.dataset}, {ours.seeds_text}, {epochs}", reached)
-        other = f"The claim is about MNLI; on {study.dataset}, {row.name} reached {reached}."
-        needed = f"Inconclusive: {ours.seeds_text}, {SEEDS_NEEDED} are needed"
-        few = f"{needed}; published less ours is {published - ours.value:+.1f} points."
-        about_mnli, enough = study.dataset == CLAIMED_DATASET, ours.seeds >= SEEDS_NEEDED
-        reasons = (other_model(study), "" if about_mnli else other, "" if enough else few)
+        found = Finding(f"{study.metric.text} on {study.dataset}, {ours.seeds_text}, {length}", reached)
+        other = few = ""
+        if study.dataset != CLAIMED_DATASET:
+            other = f"The claim is about MNLI; on {study.dataset}, {row.run} reached {reached}."
+        if ours.seeds < SEEDS_NEEDED:
+            few = f"Inconclusive: {ours.seeds_text}, {SEEDS_NEEDED} are needed; "
+            few += f"published less ours is {published - ours.value:+.1f} points."
         bound = published - MARGIN
+        reasons = (other_model(study), other, few)
         return undecided(reasons, (found,)) or _against(ours, bound, f"above {bound:g} %", found)
 
     quantity = f"accuracy on MNLI of {_WORDS[slot]}, {SEEDS_NEEDED} seeds"
     return Rule(f"{CLAIMED[slot]}-acc", quantity, REACHES, tolerance=MARGIN, unit="points", judge=judge)
 
 
-def _void(study: Study) -> str:
-    """Return why dense cannot be compared on these data; empty where it can."""
-    probe, dense = study.metric.probe, study.row(DENSE_RUN).score()
-    if probe is None or dense is None or dense.beats(probe):
-        return ""
-    return f"Void: dense itself, at {dense.text(unit=True)}, does not surely beat {_probe_words(study)}."
-
-
 def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
-    """Early stage against dense after as many steps."""
-    row, dense = study.row(EARLY), study.row(DENSE_RUN)
-    apart, then = row.less_dense, row.dense_score
-    ours = row.score()
-    if ours is None or apart is None or then is None:
-        missing = [_absent(one) for one in (row, dense) if one.score() is None]
+    """Early stage against dense after as many steps; void where dense itself does not surely beat the probe."""
+    row, dense, probe = study.row(EARLY), study.row(DENSE_RUN), study.metric.probe
+    apart = row.apart
+    if apart is None:
+        missing = [_absent(one) for one in (row, dense) if one.score is None]
         why = "; ".join(missing) or "dense has no accuracy after as many steps of the same seed"
         return Judgement("not tested here", f"No pair of runs to compare: {why}.")
     points, seeds = apart.text(sign=True, unit=True), apart.seeds_text
     words = (
-        f"{row.name} reached {ours.text(unit=True)} on {study.dataset}, dense after as many steps "
-        f"{then.text(unit=True)}: a difference of {points}"
+        f"{row.run} reached {row.score.text(unit=True)} on {study.dataset}, dense after as many steps "
+        f"{row.dense_score.text(unit=True)}: a difference of {points}"
     )
     found = Finding(f"early less dense, {study.dataset}, {seeds}, paired bootstrap", points)
-    void, few = _void(study), apart.seeds < SEEDS_NEEDED
-    other = f"The claim is about MNLI; {words}{f', inconclusive with {seeds}' if few else ''}."
-    inconclusive = f"Inconclusive: {seeds}, {SEEDS_NEEDED} are needed to tell {MARGIN:g} points; {words}."
-    elsewhere = other if study.dataset != CLAIMED_DATASET else ""
-    reasons = (other_model(study), void and f"{void} Found: {words}.", elsewhere, inconclusive if few else "")
+    void = other = few = ""
+    if probe is not None and dense.score is not None and not dense.score.beats(probe):
+        at = dense.score.text(unit=True)
+        void = f"Void: dense itself, at {at}, does not surely beat {_probe_words(study)}. Found: {words}."
+    if study.dataset != CLAIMED_DATASET:
+        inconclusive = f", inconclusive with {seeds}" if apart.seeds < SEEDS_NEEDED else ""
+        other = f"The claim is about MNLI; {words}{inconclusive}."
+    if apart.seeds < SEEDS_NEEDED:
+        few = f"Inconclusive: {seeds}, {SEEDS_NEEDED} are needed to tell {MARGIN:g} points; {words}."
+    reasons = (other_model(study), void, other, few)
     return undecided(reasons, (found,)) or _against(apart, -MARGIN, f"above -{MARGIN:g} points", found)
 
 
 def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
     """In every seed some late stage has closed all ranks of some layer."""
-    rows = [row for row in study.rows if row.slot.arm == COMERA and len(row.slot.stages) > 1]
+    late = study.rows[(study.rows["arm"] == COMERA) & study.rows["slot"].map(lambda slot: len(slot.stages) > 1)]
+    rows = each(late)
     absent = "; ".join(_absent(row) for row in rows if row.status != "ok")
     removed: dict[int, list[str]] = {}
     found = []
@@ -225,7 +229,7 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
             gone = layers_without_ranks(run)
             removed.setdefault(seed, []).extend(gone)
             heading = f"layers without ranks in the block shown, {study.dataset}, seed {seed}"
-            found.append(Finding(heading, f"{row.name}: {', '.join(gone) or 'none'}"))
+            found.append(Finding(heading, f"{row.run}: {', '.join(gone) or 'none'}"))
     if not removed:
         why = f"No late stage finished: {absent or 'no late stage was asked for'}."
         return Judgement("not tested here", why)
@@ -252,20 +256,19 @@ RANKS_REMOVED = Rule(
     judge=_judge_ranks_removed,
 )
 
-#: Of the late stages.
-LATE = (
-    *(_size_rule(slot, part) for part in ("ratio", "layers") for slot in _LATE.values()),
-    *map(_accuracy_rule, _LATE.values()),
-)
+_LATE_SIZES = [_size_rule(slot, part) for part in ("ratio", "layers") for slot in studies.LATE.values()]
+_LATE_ACCURACIES = [_accuracy_rule(slot) for slot in studies.LATE.values()]
 
-#: Of the paper's table on MNLI.
+#: Of the late stages, and of the paper's table on MNLI.
+LATE = (*_LATE_SIZES, *_LATE_ACCURACIES)
 MNLI = (
     _size_rule(DENSE_RUN, "size"),
     _size_rule(EARLY, "size"),
     _size_rule(EARLY, "ratio"),
-    _size_rule(late(0.2), "size"),
-    *LATE[: 2 * len(_LATE)],
-    *map(_accuracy_rule, (DENSE_RUN, EARLY)),
-    *LATE[2 * len(_LATE) :],
+    _size_rule(studies.LATE[0.2], "size"),
+    *_LATE_SIZES,
+    _accuracy_rule(DENSE_RUN),
+    _accuracy_rule(EARLY),
+    *_LATE_ACCURACIES,
     SAME_ACCURACY,
 )

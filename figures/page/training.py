@@ -1,20 +1,20 @@
-"""What figures and tables of training have alike: the columns of a run, facts of captions, and marks on axes."""
+"""What figures and tables of training have alike: how metrics are written, facts of captions, and marks on axes."""
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from bench.core.intervals import MIN_LAUNCHES
+from figures import frame
 from figures.arms import DENSE
 from figures.columns import Format
-from figures.frame import settings_of
 from figures.page.style import WHISKER, nothing_drawn
 from figures.records.metric import Metric, Score, score
-from figures.records.studies import EXPERIMENT, PROBES, Runs, Study, StudyRow, studies
+from figures.records.studies import EXPERIMENT, PROBES, Runs, Study, studies
 from figures.records.time_values import workload_words
-from figures.records.training import CurvePoint, curve_of, stages_of
-from figures.text import NOT_RECORDED, bounds
+from figures.records.training import curve_of
+from figures.text import NOT_RECORDED
 
 #: What artifacts of the paper's training runs are made of, and of the same stages on source code.
 OF_STUDIES: dict[str, Any] = {
@@ -24,40 +24,17 @@ OF_STUDIES: dict[str, Any] = {
     "select": studies,
 }
 
-
-def run_columns(page: Runs, row: StudyRow, **slot: object) -> dict[str, Any]:
-    """Return what a run is and how it went, as columns of a table; ``slot`` has those that name it."""
-    score = row.score()
-    return {
-        "device": page.device,
-        "dataset": page.dataset,
-        "arm": row.slot.arm,
-        **slot,
-        "status": row.status,
-        "remarks": "; ".join(row.remarks),
-        "seeds": seeds_of(row),
-        "train_steps": row.steps,
-        "validation_examples": score and score.examples,
-    }
+#: What became of a run, as columns of a table.
+RUN = ("status", "remarks", "seeds", "train_steps", "validation_examples")
 
 
-def seeds_of(row: StudyRow) -> str:
-    """Return the seeds that finished, as a cell of a table."""
-    return " ".join(map(str, row.finished))
+def ends(*names: str) -> list[str]:
+    """Return the columns of estimates: values, bounds, and what these are.
 
-
-def spread_columns(row: StudyRow, *columns: str) -> dict[str, Any]:
-    """Return sizes or ratios over seeds: their mean, the least and the greatest."""
-    return {name: value for column in columns for name, value in bounds(column, row.spread(column)).items()}
-
-
-def less_column(metric: Metric, other: str) -> str:
-    """Return the column of the difference to another arm.
-
-    >>> less_column(Metric("accuracy", "validation accuracy", "%"), "dense")
-    'less_dense_points'
+    >>> ends("nce")
+    ['nce', 'nce_low', 'nce_high', 'nce_bounds']
     """
-    return "_".join(filter(None, ("less", other, re.sub(r"\W+", "_", metric.unit_apart).strip("_"))))
+    return [f"{name}{end}" for name in names for end in ("", "_low", "_high", "_bounds")]
 
 
 def metric_format(metric: Metric) -> Format:
@@ -71,7 +48,7 @@ def difference_format(metric: Metric, heading: str, unit: bool = True) -> Format
     return Format(words, decimals=1 if metric.unit == "%" else None, sign=True)
 
 
-def about(page: Runs, _: Any = None, counts: Iterable[int] = (1,)) -> dict[str, Any]:
+def about(page: Runs, counts: Iterable[int] = (1,)) -> dict[str, Any]:
     """Return what captions of trainings state; ``training.md.j2`` has the sentences.
 
     Args:
@@ -79,7 +56,6 @@ def about(page: Runs, _: Any = None, counts: Iterable[int] = (1,)) -> dict[str, 
         counts: of the seeds that values on the page are means of.
     """
     seed_counts = {*counts} - {0}
-    by_stage = page.model.get("late_length")
     return {
         "examples": examples_words(page),
         "examples_by_stage": _examples_by_stage(page),
@@ -87,17 +63,16 @@ def about(page: Runs, _: Any = None, counts: Iterable[int] = (1,)) -> dict[str, 
         "few_seeds": any(1 < count < MIN_LAUNCHES for count in seed_counts),
         "many_seeds": any(count >= MIN_LAUNCHES for count in seed_counts),
         "dense_below_probe": _dense_below_probe(page),
-        "probed_stage": page.stages[0][0] if by_stage else "",
+        "probed_stage": page.stages[0][0] if page.model.get("late_length") else "",
     }
 
 
-def about_study(page: Study, table: Any = None, rows: Sequence[StudyRow] | None = None) -> dict[str, Any]:
+def about_study(page: Study, table: Any = None, rows: pd.DataFrame | None = None) -> dict[str, Any]:  # noqa: ARG001
     """Return the same of a study, with what became of its runs, or of those in the given ``rows``."""
     rows = page.rows if rows is None else rows
-    remarks = gathered((row.name, remark) for row in rows for remark in row.remarks)
-    missing = [row.name for row in rows if row.status == NOT_RECORDED]
-    counts = (len(row.finished) for row in rows)
-    return {**about(page, table, counts), "remarks": remarks, "missing": missing}
+    remarks = [(row.run, remark) for row in frame.each(rows) for remark in row.remarks_on_runs]
+    missing = list(rows.loc[rows["status"] == NOT_RECORDED, "run"])
+    return {**about(page, rows["finished"].map(len)), "remarks": gathered(remarks), "missing": missing}
 
 
 class Standing(NamedTuple):
@@ -134,7 +109,7 @@ def examples_words(page: Runs) -> str:
 def _examples_by_stage(page: Runs) -> list[tuple[int, str]]:
     """Return on how many examples the runs were validated, by stage where stages differ; empty where not known."""
     counts: dict[str, int] = {}
-    for point in (point for run in page.finished_runs for point in curve_of(run)):
+    for point in (point for run in page.finished["record"] for point in curve_of(run)):
         counts[point.stage] = max(counts.get(point.stage, 0), point.examples or 0)
     if len(set(counts.values())) == 1:
         return [(count, "") for count in list(counts.values())[:1] if count]
@@ -146,14 +121,16 @@ def _dense_below_probe(page: Runs) -> bool:
 
     Where a later stage has other rows, the probe is of the first stage's alone.
     """
-    metric, first, by_stage = page.metric, page.stages[0][0], page.model.get("late_length")
-    ends: dict[tuple[str, str, int], dict[int, CurvePoint]] = {}
-    for run in (run for run in page.finished_runs if run.method == DENSE):
-        settings = json.dumps(settings_of(run, "method_settings"), sort_keys=True)
-        curve = [point for point in curve_of(run) if not by_stage or point.stage == first]
-        ends.setdefault((run.arm, settings, len(stages_of(run))), {})[run.seed] = curve[-1]
-    probe = metric.probe
-    return probe is not None and bool(ends) and not any(score(metric, end).beats(probe) for end in ends.values())
+    first, by_stage, dense = page.stages[0][0], page.model.get("late_length"), page.finished
+    dense = dense[dense["method"] == DENSE]
+    scores = []
+    for _, runs in dense.groupby(["arm", frame.settings(dense, frame.METHOD), "depth"]):
+        curves = {
+            run.seed: [point for point in curve_of(run) if not by_stage or point.stage == first]
+            for run in runs["record"]
+        }
+        scores.append(score(page.metric, {seed: curve[-1] for seed, curve in curves.items()}))
+    return bool(scores) and page.metric.probe is not None and not any(one.beats(page.metric.probe) for one in scores)
 
 
 def nothing_finished(axes: Any) -> None:
@@ -161,13 +138,11 @@ def nothing_finished(axes: Any) -> None:
     nothing_drawn(axes, "no finished run")
 
 
-def whisker(axes: Any, x: float, span: tuple[float, float], **style: Any) -> None:
+def whisker(axes: Any, x: float, low: float, high: float, **style: Any) -> None:
     """Draw a vertical range or interval."""
-    axes.plot([x, x], span, **{**WHISKER, "solid_capstyle": "butt", **style})
+    axes.plot([x, x], [low, high], **{**WHISKER, "solid_capstyle": "butt", **style})
 
 
-def span_of(line: Mapping[str, Any], name: str) -> tuple[float, float]:
-    """Return the bounds of a column in a line of a table, or its value twice where there are none."""
-    low, high = line.get(f"{name}_low"), line.get(f"{name}_high")
-    bare = low is None or high is None or low != low or high != high  # NaN differs from itself
-    return (float(line[name]), float(line[name])) if bare else (float(low), float(high))  # type: ignore[arg-type]
+def bounds_of(table: pd.DataFrame, name: str) -> list[pd.Series]:
+    """Return the bounds of a column, which are its values where there are none."""
+    return [table[f"{name}_{end}"].astype(float).fillna(table[name].astype(float)) for end in ("low", "high")]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -63,6 +64,14 @@ class Metric:
     @property
     def unit_apart(self) -> str:
         return "points" if self.unit == "%" else self.unit
+
+    def less_column(self, other: str) -> str:
+        """Return the column of the difference to another arm.
+
+        >>> Metric("accuracy", "validation accuracy", "%").less_column("dense")
+        'less_dense_points'
+        """
+        return "_".join(filter(None, ("less", other, re.sub(r"\W+", "_", self.unit_apart).strip("_"))))
 
     @property
     def right(self) -> float:

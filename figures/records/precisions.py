@@ -9,103 +9,74 @@ is to be seen above what it differs by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import pandas as pd
 
 from bench.core.record import Record
 from figures import frame
 from figures.arms import by_arm, by_precision
 from figures.frame import Records
 from figures.records.metric import Metric, Score
-from figures.records.seeds import Seeds
-from figures.records.studies import Runs, newest_probes
+from figures.records.seeds import less
+from figures.records.studies import SAME, Runs, comparable, newest_probes
 from figures.records.training import stages_of
 from figures.text import one_line
 
-STORED = "_fp8"  # what the variants of arms end with that store activations in FP8
-REFORMED = ("lean", "lean_block")  # variants whose losses are those of their arm but for rounding
-STARTS = ("orthogonal", "spectral")  # how variants begin whose linear layers start otherwise than published
 FP32 = "fp32"
 
-
-@dataclass(frozen=True, eq=False)
-class PrecisionLine(Seeds):
-    """An arm in a precision, over its seeds."""
-
-    arm: str
-    precision: str
-
-    @property
-    def stores(self) -> bool:
-        return self.arm.endswith(STORED)
-
-    @property
-    def name(self) -> str:
-        return f"{self.arm}, {self.precision}"
-
-    @property
-    def arithmetic(self) -> str:
-        """Return the arithmetic that ran, as the records name it."""
-        words = sorted({run.arithmetic for run in self.finished.values()} - {""})
-        if (stored := self.stored_error) is not None:
-            words.append(f"kept in FP8 with an error of {stored:.1%}")
-        return "; ".join(words)
-
-    @property
-    def stored_error(self) -> float | None:
-        """Return the largest relative error of a tensor kept in FP8; None where none is."""
-        rows = [row["error"] for run in self.finished.values() for row in run.samples.get("stored", ())]
-        return max(rows, default=None)
-
-    @property
-    def remarks(self) -> list[str]:
-        """Return a remark per seed that failed or has a message."""
-        runs = [(seed, run) for seed, run in sorted(self.runs.items()) if run and run.message]
-        words = [f"{run.status}: {run.message}" if run.status != "ok" else run.message for _, run in runs]
-        return [f"seed {seed}: {one_line(text)}" for (seed, _), text in zip(runs, words, strict=True)]
-
-    @property
-    def parts(self) -> tuple[str, str, str]:
-        """Return the method, an unusual start of the linear layers, and the rest of the variant.
-
-        >>> PrecisionLine(Metric("loss", "loss"), {}, "comera:spectral_lean", "fp32").parts
-        ('comera', 'spectral', 'lean')
-        """
-        method, _, variant = self.arm.partition(":")
-        start = next((start for start in STARTS if variant.startswith(start)), "")
-        return method, start, variant.removeprefix(start).removeprefix("_")
-
-    @property
-    def compared_with(self) -> tuple[str, str] | None:
-        """Return the arm and the precision to compare with; None for FP32."""
-        if self.stores or self.is_control:
-            return ":".join(filter(None, self.parts[:2])), self.precision
-        return None if self.precision == FP32 else (self.arm, FP32)
-
-    @property
-    def is_control(self) -> bool:
-        """Return whether rounding in FP32 is all that differs from the line to compare with."""
-        return self.parts[2] in REFORMED and self.precision == FP32
-
-    @property
-    def as_published(self) -> bool:
-        """Return whether the cores start as published."""
-        return not self.parts[1]
+#: The columns of a run.
+_RUN = ("arm", "precision", "seed")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Precisions(Runs):
     """One page: a device, a dataset and a model."""
 
-    lines: tuple[PrecisionLine, ...]
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Return a row per arm and precision over its seeds, with the one that it is compared with.
 
-    def less(self, line: PrecisionLine, metric: Metric | None = None) -> Score | None:
-        """Return the paired difference to the line that one is compared with; None without that line."""
-        found = (one for one in self.lines if (one.arm, one.precision) == line.compared_with)
-        return line.less(next(found, None), metric)
+        ``stores``: activations are kept in FP8. ``is_control``: rounding in FP32 is all that differs from the row to
+        compare with. ``as_published``: layers start as the paper has it, and not orthogonal or spectral.
+        """
+        pairs = self.df[["line", "arm", "precision"]].drop_duplicates("line").to_dict("records")
+        pairs.sort(key=lambda one: (by_arm(one["arm"]), by_precision(one["precision"])))
+        rows = self.over_seeds("line", [one["line"] for one in pairs])
+        rows["arm"], rows["precision"] = [one["arm"] for one in pairs], [one["precision"] for one in pairs]
+        parts = rows["arm"].str.extract(r"^(?P<plain>[^:]*(?::(?:orthogonal|spectral))?)[:_]?(?P<form>.*)$")
+        rows["as_published"], rows["stores"] = ~parts["plain"].str.contains(":"), rows["arm"].str.endswith("_fp8")
+        rows["is_control"] = parts["form"].isin(["lean", "lean_block"]) & (rows["precision"] == FP32)
+        as_plain = parts["plain"] + ", " + rows["precision"]
+        in_fp32 = (rows["arm"] + f", {FP32}").where(rows["precision"] != FP32)
+        rows["compared_with"] = as_plain.where(rows["stores"] | rows["is_control"], in_fp32)
+        rows["stored_error"], rows["arithmetic"] = None, ""
+        for line, runs in rows["finished"].items():
+            words = sorted({run.arithmetic for run in runs.values()} - {""})
+            errors = [row["error"] for run in runs.values() for row in run.samples.get("stored", ())]
+            if errors:
+                rows.loc[line, "stored_error"] = max(errors)
+                words.append(f"kept in FP8 with an error of {max(errors):.1%}")
+            rows.loc[line, "arithmetic"] = "; ".join(words)
+        rows["stored_error"] = rows["stored_error"].astype(float)
+        said = self.df[self.df["message"] != ""].sort_values("seed", kind="stable")
+        remarks = "seed " + said["seed"].astype(str) + ": " + [_outcome(record) for record in said["record"]]
+        gathered = remarks.groupby(said["line"]).agg(list)
+        rows["remarks_on_runs"] = [gathered.get(line, []) for line in rows.index]
+        rows["remarks"] = rows["remarks_on_runs"].map("; ".join)
+        return rows
+
+    def less(self, metric: Metric) -> dict[str, Score]:
+        """Return by row the paired difference to the row that one is compared with; without those that have none."""
+        runs = dict(self.rows["finished"])
+        pairs = [(row.Index, row.compared_with) for row in frame.each(self.rows) if row.compared_with in runs]
+        apart = {line: less(metric, runs[line], runs[other]) for line, other in pairs}
+        return {line: score for line, score in apart.items() if score}
 
 
-#: The columns of a run.
-_RUN = ("arm", "precision", "seed")
+def _outcome(run: Record) -> str:
+    return one_line(f"{run.status}: {run.message}" if run.status != "ok" else run.message)
 
 
 def select(records: Records) -> list[Precisions]:
@@ -113,31 +84,27 @@ def select(records: Records) -> list[Precisions]:
     df = frame.of(records)
     probes, trained = newest_probes(df), df[df["measure"] == "train"]
     models: list[Any] = [_model(record) for record in trained["record"]]
-    trained = trained.assign(model=models, steps=[_steps(record) for record in trained["record"]])
+    steps = [sum(int(stage["steps"]) for stage in stages_of(record)) for record in trained["record"]]
+    trained = trained.assign(model=models, steps=steps, line=trained["arm"] + ", " + trained["precision"])
     pages = []
     for device, mine in frame.by_device(trained):
         for words, here in frame.groups(mine, "model"):
             workload, dataset, *_ = words
-            steps = here["steps"].max()
-            runs = frame.newest(here[here["steps"] == steps], _RUN)
-            shorter = int((here["steps"] < steps).sum())
-            about: dict[str, Any] = {
+            most = here["steps"].max()
+            shorter = int((here["steps"] < most).sum())
+            notes = [f"{shorter} run(s) of fewer than {most:,} steps are left out."] if shorter else []
+            kept, others = comparable(here[here["steps"] == most], _RUN, (*SAME, "!precision"))
+            page = Precisions(
                 **device,
-                "df": frame.oldest_first(runs),
-                "place": ", ".join(words),
-                "suffix": words,
-                "left_out": (f"{shorter} run(s) of fewer than {steps:,} steps are left out.",) if shorter else (),
-                "experiment": here["experiment"].iloc[0],
-                "dataset": dataset,
-                "probe": probes.get((dataset, workload)),
-            }
-            metric = Runs(**about).metric
-            lines = [
-                PrecisionLine(metric, dict(zip(some["seed"], some["record"], strict=True)), arm, precision)
-                for (arm, precision), some in frame.groups(runs, ["arm", "precision"])
-            ]
-            lines.sort(key=lambda line: (by_arm(line.arm), by_precision(line.precision)))
-            pages.append(Precisions(**about, lines=tuple(lines)))
+                df=frame.oldest_first(frame.newest(kept, _RUN)),
+                place=", ".join(words),
+                suffix=words,
+                left_out=(*notes, *others),
+                experiment=here["experiment"].iloc[0],
+                dataset=dataset,
+                probe=probes.get((dataset, workload)),
+            )
+            pages.append(page)
     return pages
 
 
@@ -146,7 +113,3 @@ def _model(record: Record) -> tuple[str, ...]:
     model = frame.settings_of(record, "workload_settings")
     size = [f"{model['layers']}x{model['width']}"] if {"layers", "width"} <= set(model) else []
     return record.workload, record.dataset, *size
-
-
-def _steps(record: Record) -> int:
-    return sum(int(stage["steps"]) for stage in stages_of(record))

@@ -16,12 +16,12 @@ from bench.core.record import Record
 from figures import frame
 from figures.arms import COMERA, DENSE
 from figures.frame import Records
-from figures.records.metric import Metric, Score, difference, score
-from figures.records.seeds import Seeds
+from figures.records.metric import Metric, difference, score
+from figures.records.seeds import ends_of, over_seeds, with_estimates, with_sizes
 from figures.records.sizes import FULL_SIZE_PARAMETERS
 from figures.records.time_values import PAPER_EXAMPLES, workload_words
 from figures.records.training import CurvePoint, TrainingSlot, curve_of, metric_of, slot_of, stages_of
-from figures.text import NOT_RECORDED
+from figures.text import NOT_RECORDED, OLDER
 
 #: The experiment that the figures of training show unless asked for another.
 EXPERIMENT = "accuracy"
@@ -34,25 +34,21 @@ PAPER_STAGES = ("early", "late")
 PAPER_TARGETS = (0.8, 0.5, 0.2)
 
 DENSE_RUN, EARLY = TrainingSlot(DENSE, PAPER_STAGES), TrainingSlot(COMERA, PAPER_STAGES[:1])
-
-#: FP32 numbers in a MiB.
-_PER_MIB = 2**20 / 4
+LATE = {target: TrainingSlot(COMERA, PAPER_STAGES, target) for target in PAPER_TARGETS}
 
 #: The columns of a run of a study, and of a search.
 _RUN = ("slot", "seed")
 _TRY = (*_RUN, "settings")
 
 #: The columns that are equal for all runs of a page, and for the runs of an arm.
-_SAME = (
+SAME = (
     *("data_hash", "precision", "batch_size", "cuda_graph", "compile", "metric_name", "first.*"),
     *("training.steps_per_epoch", "training.static", *frame.RANKS, *frame.MODEL),
 )
 _ARM = (*frame.METHOD, "!method.ratio")
 
-
-def late(target: float) -> TrainingSlot:
-    """Return CoMERA's late stage toward a share of the tensorized size."""
-    return TrainingSlot(COMERA, PAPER_STAGES, target)
+#: What of a slot is a column of its row.
+_OF_SLOTS = ("arm", "ratio", "stage", "goal", "has_target", "target_mib")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +57,7 @@ class Runs(frame.Page):
 
     Args:
         probe: the newest of these data.
-        timed: steps of the same device, data and workload, where another experiment lent them.
+        timed: steps that were timed, where another experiment lent them.
     """
 
     experiment: str
@@ -92,19 +88,20 @@ class Runs(frame.Page):
         return frame.settings_of(self.shown[0], "workload_settings")
 
     @property
-    def finished_runs(self) -> list[Record]:
-        return [record for record in self.shown if record.status == "ok"]
+    def finished(self) -> pd.DataFrame:
+        return self.df[self.df["status"] == "ok"]
 
     @cached_property
     def values_are(self) -> Literal["answers", "numbers", "none"]:
         """Return the kind of values that each validation example has; without a finished run, answers."""
-        found = [curve_of(run)[-1].per_example for run in self.finished_runs]
-        known = [values for values in found if values is not None]
-        if len(known) < len(found):
+        found = [curve_of(run)[-1].per_example for run in self.finished["record"]]
+        if any(values is None for values in found):
             return "none"
-        return "answers" if all(map(self.metric.are_answers, known)) else "numbers"
+        return (
+            "answers" if all(self.metric.are_answers(values) for values in found if values is not None) else "numbers"
+        )
 
-    @cached_property
+    @property
     def steps_per_epoch(self) -> int | None:
         return frame.settings_of(self.shown[0], "training").get("steps_per_epoch")
 
@@ -121,8 +118,9 @@ class Runs(frame.Page):
 
     @property
     def dense_parameters(self) -> int | None:
-        """Return the parameters of the dense model; None where no run finished."""
-        return round(max((run.dense_mib or 0.0 for run in self.finished_runs), default=0.0) * _PER_MIB) or None
+        """Return the parameters of the dense model in FP32; None where no run finished."""
+        largest = self.finished["dense_mib"].max()
+        return None if pd.isna(largest) else round(largest * 2**20 / 4) or None
 
     @property
     def is_full_size(self) -> bool:
@@ -130,117 +128,91 @@ class Runs(frame.Page):
         more_classes, class_row = self.model.get("classes", 3) - 3, self.model.get("width", 768) + 1
         return self.dense_parameters == FULL_SIZE_PARAMETERS + more_classes * class_row
 
-
-@dataclass(frozen=True, eq=False)
-class StudyRow(Seeds):
-    """One slot of a study over its seeds.
-
-    Args:
-        slot: the purpose of the runs.
-        name: in tables and legends.
-        mark: of a record that older code made, or nothing.
-        is_whole_dense: whether these are dense training through all stages.
-        dense: by seed the point of dense's curve after as many steps; empty for dense itself.
-        remarks: on seeds that failed, are missing or have a message, and on how dense was compared.
-    """
-
-    slot: TrainingSlot
-    name: str
-    mark: str = ""
-    is_whole_dense: bool = False
-    dense: Mapping[int, CurvePoint] = field(default_factory=dict)
-    remarks: Sequence[str] = ()
-
-    @property
-    def label(self) -> str:
-        return f"{self.name} {self.mark}".rstrip()
-
-    @cached_property
-    def dense_score(self) -> Score | None:
-        return score(self.metric, self.dense) if self.dense else None
-
-    @cached_property
-    def less_dense(self) -> Score | None:
-        return difference(self.metric, self.ends(), self.dense)
+    def over_seeds(self, by: str, keys: Sequence[Any]) -> pd.DataFrame:
+        """Return what :func:`figures.records.seeds.over_seeds` does, with the page and whether code was older."""
+        rows = over_seeds(self.df, by, keys, self.metric)
+        older = self.df.loc[self.df["code_id"] != self.df["code_id"].iloc[-1], by]
+        return rows.assign(device=self.device, dataset=self.dataset, older_code=rows.index.isin(set(older)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study(Runs):
-    """At most one run per slot and seed; a run that was never made is absent from ``runs``.
-
-    Args:
-        slots: those found and those expected, in drawing order.
-    """
+    """At most one run per slot and seed; ``slots`` are those found and those expected, in drawing order."""
 
     slots: tuple[TrainingSlot, ...]
-    runs: Mapping[tuple[TrainingSlot, int], Record]
 
     @cached_property
-    def rows(self) -> list[StudyRow]:
-        return [self._row(slot) for slot in self.slots]
+    def rows(self) -> pd.DataFrame:
+        """Return a row per slot, over its seeds."""
+        return self._rows(self.slots)
 
-    def row(self, slot: TrainingSlot) -> StudyRow:
+    def row(self, slot: TrainingSlot) -> Any:
         """Return the row of a slot, also where nothing was expected or recorded for it."""
-        return next((row for row in self.rows if row.slot == slot), self._row(slot))
+        rows = self.rows if slot in self.slots else self._rows((*self.slots, slot))
+        return next(row for row in frame.each(rows) if row.slot == slot)
 
-    def _row(self, slot: TrainingSlot) -> StudyRow:
+    def _rows(self, slots: Sequence[TrainingSlot]) -> pd.DataFrame:
+        """Return a row per slot: its runs over seeds, beside dense after as many steps, and remarks on single runs."""
         depth = max(len(slot.stages) for slot in self.slots)
-        seeds = Seeds(self.metric, {seed: self.runs.get((slot, seed)) for seed in self.seeds})
-        dense = _beside(seeds, self._dense_curves, self.steps_per_epoch) if slot.arm != DENSE else {}
-        remarks = _remarks(seeds, dense, slot.arm != DENSE and bool(self._dense_curves))
-        whole = slot.arm == DENSE and len(slot.stages) == depth
-        mark = max(map(self.older, seeds.runs.values()), default="")
-        return StudyRow(self.metric, seeds.runs, slot, slot.name(depth), mark, whole, dense, remarks)
-
-    @cached_property
-    def _dense_curves(self) -> dict[int, list[CurvePoint]]:
-        """Return the points of all finished runs of dense by seed, slot by slot."""
+        of_slots: dict[str, Any] = {name: [getattr(slot, name) for slot in slots] for name in _OF_SLOTS}
+        of_slots |= {"slot": list(slots), "target_ratio": [slot.target for slot in slots]}
+        of_slots["run"] = [slot.name(depth) for slot in slots]
+        of_slots["is_whole_dense"] = [slot.arm == DENSE and len(slot.stages) == depth for slot in slots]
+        rows = self.over_seeds("slot", slots).assign(**of_slots)
+        rows["label"] = rows["run"].where(~rows["older_code"], rows["run"] + f" {OLDER}")
         curves: dict[int, list[CurvePoint]] = {}
-        for slot in self.slots:
-            for seed in self.seeds if slot.arm == DENSE else ():
-                run = self.runs.get((slot, seed))
-                if run is not None and run.status == "ok":
-                    curves.setdefault(seed, []).extend(curve_of(run))
-        return curves
+        for runs in rows.loc[rows["arm"] == DENSE, "finished"]:
+            for seed, run in runs.items():
+                curves.setdefault(seed, []).extend(curve_of(run))
+        then, remarks = [], []
+        for row in frame.each(rows):
+            own = self.df[self.df["slot"] == row.slot].set_index("seed")["record"].to_dict()
+            beside = {} if row.arm == DENSE else self._beside(row, curves)
+            then.append(beside)
+            remarks.append(self._remarks(row, own, beside, bool(curves)) if own else [])
+        metric = self.metric
+        ends = [ends_of(metric, runs) for runs in rows["finished"]]
+        scores: Any = [score(metric, points) if points else None for points in then]
+        less: Any = [difference(metric, *pair) for pair in zip(ends, then, strict=True)]
+        words = pd.Series(remarks, rows.index, dtype=object)
+        rows = rows.assign(remarks_on_runs=words, remarks=words.map("; ".join), dense_score=scores, apart=less)
+        return with_estimates(rows, {f"dense_{metric.name}_then": scores, metric.less_column("dense"): less})
 
+    def _beside(self, row: Any, curves: Mapping[int, Sequence[CurvePoint]]) -> dict[int, CurvePoint]:
+        """Return by seed the point of dense's curves nearest to the end of runs, at most half an epoch away."""
+        found = {}
+        for seed in row.finished.keys() & curves.keys():
+            near = min(curves[seed], key=lambda point: abs(point.step - row.train_steps))
+            if abs(near.step - row.train_steps) <= (self.steps_per_epoch or 0) / 2:
+                found[seed] = near
+        return found
 
-def _beside(
-    seeds: Seeds, dense: Mapping[int, Sequence[CurvePoint]], steps_per_epoch: int | None
-) -> dict[int, CurvePoint]:
-    """Return by seed the point of dense's curves nearest to the end of the runs, at most half an epoch away."""
-    points: dict[int, CurvePoint] = {}
-    for seed in seeds.finished:
-        apart = {abs(point.step - (seeds.steps or 0)): point for point in reversed(dense.get(seed, ()))}
-        if apart and min(apart) <= (steps_per_epoch or 0) / 2:
-            points[seed] = apart[min(apart)]
-    return points
-
-
-def _remarks(seeds: Seeds, dense: Mapping[int, CurvePoint], has_dense: bool) -> list[str]:
-    """Return a remark per seed that failed, is missing or has a message, then how dense was compared."""
-    if seeds.status == NOT_RECORDED:
-        return []
-    outcomes: dict[str, list[str]] = {}
-    for seed, run in seeds.runs.items():
-        outcomes.setdefault(_outcome(run), []).append(str(seed))
-    lines = [f"seed {', '.join(which)}: {words}" for words, which in outcomes.items() if words]
-    if apart := max((abs(point.step - (seeds.steps or 0)) for point in dense.values()), default=0):
-        lines.append(f"dense is compared up to {apart} steps before or after")
-    if seeds.finished and not dense and has_dense:
-        lines.append(f"dense has no {seeds.metric.short} after as many steps of the same seed")
-    if 0 < len(dense) < len(seeds.finished):
-        lines.append(f"compared with dense over seed {', '.join(map(str, sorted(dense)))} only")
-    return lines
+    def _remarks(
+        self, row: Any, runs: Mapping[int, Record], dense: Mapping[int, CurvePoint], has_dense: bool
+    ) -> list[str]:
+        """Return a remark per seed that failed, is missing or has a message, then how dense was compared."""
+        outcomes: dict[str, list[str]] = {}
+        for seed in self.seeds:
+            outcomes.setdefault(_outcome(runs.get(seed)), []).append(str(seed))
+        lines = [f"seed {', '.join(which)}: {words}" for words, which in outcomes.items() if words]
+        if apart := max((abs(point.step - row.train_steps) for point in dense.values()), default=0):
+            lines.append(f"dense is compared up to {apart:.0f} steps before or after")
+        if row.finished and not dense and has_dense and row.arm != DENSE:
+            lines.append(f"dense has no {self.metric.short} after as many steps of the same seed")
+        if 0 < len(dense) < len(row.finished):
+            lines.append(f"compared with dense over seed {', '.join(map(str, sorted(dense)))} only")
+        return lines
 
 
 def _outcome(run: Record | None) -> str:
     """Return the status and message of one seed's run; empty for a run without anything to report."""
     if run is None:
         return NOT_RECORDED
-    messages, at_end = [run.message] if run.message else [], run.size_at_deadline
-    if at_end is not None:
-        messages.append(f"S was {at_end:.3f} when S0 had to be met, so ranks were closed, smallest entries first")
-    return ": ".join(filter(None, ("" if run.status == "ok" else run.status, "; ".join(messages))))
+    closed = ""
+    if run.size_at_deadline is not None:
+        closed = f"S was {run.size_at_deadline:.3f} when S0 had to be met, so ranks were closed, smallest entries first"
+    words = "; ".join(filter(None, (run.message, closed)))
+    return ": ".join(filter(None, ("" if run.status == "ok" else run.status, words)))
 
 
 def _expected(experiment: str, is_papers: bool, found: Collection[TrainingSlot]) -> set[TrainingSlot]:
@@ -250,7 +222,7 @@ def _expected(experiment: str, is_papers: bool, found: Collection[TrainingSlot])
     with a target, every ratio of a sweep, and dense through all stages.
     """
     if experiment == EXPERIMENT and is_papers:
-        return {DENSE_RUN, EARLY, *map(late, PAPER_TARGETS)}
+        return {DENSE_RUN, EARLY, *LATE.values()}
     ratios = {slot.ratio for slot in found if slot.ratio is not None}
     before = {replace(slot, stages=slot.stages[:-1], target=None, target_mib=None) for slot in found if slot.has_target}
     swept = {slot for slot in {*found, *before} if slot.ratio is not None and not slot.has_target}
@@ -260,32 +232,32 @@ def _expected(experiment: str, is_papers: bool, found: Collection[TrainingSlot])
     return expected
 
 
-def _comparable(df: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Keep the trainings of one setting and budget, with the columns that tell them apart."""
+def comparable(
+    df: pd.DataFrame, cell: Sequence[str] = _RUN, same: frame.Patterns = SAME
+) -> tuple[pd.DataFrame, list[str]]:
+    """Keep the trainings of one setting and budget, with the columns that tell them apart, and say what is left out."""
     what, records = "training record(s) of this device and dataset", list(df["record"])
     slots: list[Any] = [slot_of(record) for record in records]  # which checks what is read below
     firsts = [stages_of(record)[0] for record in records]
     first = pd.DataFrame([{f"first.{stage['name']}": stage["steps"]} for stage in firsts], index=df.index, dtype=object)
     metrics = [metric_of(record).name for record in records]
     df = df.assign(slot=slots, metric_name=metrics, settings=frame.settings(df, frame.METHOD)).join(first)
-    kept, notes = frame.narrow(df, _SAME, _RUN, what)
-    kept, more = frame.narrow_each(kept, "depth", ["stages.*"], _RUN, what)
+    kept, notes = frame.narrow(with_sizes(df), same, cell, what)
+    kept, more = frame.narrow_each(kept, "depth", ["stages.*"], cell, what)
     return kept, notes + more
 
 
 def _study(df: pd.DataFrame, about: dict[str, Any]) -> Study:
-    kept, notes = _comparable(df)
+    kept, notes = comparable(df)
     kept, more = frame.narrow_each(kept, "arm", _ARM, _RUN, "training record(s) of {}")
-    runs, found = frame.newest(kept, _RUN), set(kept["slot"])
-    about |= {"df": frame.oldest_first(runs)}
-    about |= {"left_out": (*notes, *more, *frame.repeats(kept, _RUN, "training record(s)"))}
+    runs, found = frame.oldest_first(frame.newest(kept, _RUN)), set(kept["slot"])
+    about |= {"df": runs, "left_out": (*notes, *more, *frame.repeats(kept, _RUN, "training record(s)"))}
     expected = _expected(about["experiment"], Runs(**about).is_papers, found)
-    slots = tuple(sorted({*expected, *found}, key=lambda slot: slot.rank))
-    return Study(**about, slots=slots, runs=frame.by_cell(runs, _RUN))
+    return Study(**about, slots=tuple(sorted({*expected, *found}, key=lambda slot: slot.rank)))
 
 
 def _search(df: pd.DataFrame, about: dict[str, Any]) -> Runs:
-    kept, notes = _comparable(df)
+    kept, notes = comparable(df, _TRY)
     shown = frame.oldest_first(frame.newest(kept, _TRY))
     return Runs(**about, df=shown, left_out=(*notes, *frame.repeats(kept, _TRY, "training record(s)")))
 
@@ -300,11 +272,10 @@ def _by_dataset(records: Records) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
     """Group training records by experiment, device, dataset and workload, with the fields of their page."""
     df = frame.of(records)
     probes, trained = newest_probes(df), df[df["measure"] == "train"]
-    steps = frame.oldest_first(df[(df["measure"] == "run") & (df["status"] == "ok")])
+    timed = frame.oldest_first(df[(df["measure"] == "run") & (df["status"] == "ok")])
     pages = []
     for (experiment, device, dataset), of_data in frame.groups(trained, ["experiment", "device", "dataset"]):
         for workload, found in frame.groups(of_data, "workload"):
-            here = (steps["device"] == device) & (steps["dataset"] == dataset) & (steps["workload"] == workload)
             data = (dataset, workload) if of_data["workload"].nunique() > 1 else (dataset,)
             about = {
                 "experiment": experiment,
@@ -312,9 +283,9 @@ def _by_dataset(records: Records) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
                 "dataset": dataset,
                 "kind": frame.device_kind(found),
                 "place": ", ".join(data),
-                "suffix": (*data, *([experiment] if experiment != EXPERIMENT else [])),
+                "suffix": data if experiment == EXPERIMENT else (*data, experiment),
                 "probe": probes.get((dataset, workload)),
-                "timed": steps[here],
+                "timed": timed,
             }
             pages.append((found, about))
     return pages

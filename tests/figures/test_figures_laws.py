@@ -26,10 +26,11 @@ NAMES = sorted(set(ARTIFACTS) - WITHOUT_RECORDS)
 _ANY = frozenset({"precision", "data_hash", "sequence_length", "workload", "model"})
 
 #: What may differ among the records of a page: its lines go by these, or nothing looks at it. Profiles are of the
-#: newest setting; a search is of the setting of most arms and seeds, so that a newer stray one may be shown instead.
+#: newest setting.
 LINES_BY = {
-    **dict.fromkeys(("table_correctness", "table_fp8", "prediction", "table_profile", "table_search"), _ANY),
-    **dict.fromkeys(("fig14", "table_dlrm_fp8"), _ANY - {"workload"}),
+    **dict.fromkeys(("table_correctness", "table_fp8", "prediction", "table_profile"), _ANY),
+    "fig14": {"precision"},
+    "table_dlrm_fp8": {"precision"},
     **dict.fromkeys(("fig11", "plans"), _ANY - {"precision"}),
     "table_tensorization": {"data_hash", "sequence_length", "model"},
     "fig7": {"precision"},

@@ -10,24 +10,23 @@ from figures.artifacts import fig14
 from figures.artifacts.tables.dlrm import ACCURACY, AUC, MARGINS, NCE, SEEDS_NEEDED
 from figures.claims.claims import Claim, Finding, Judgement, Outcome
 from figures.claims.rule import Rule
-from figures.columns import table_of
+from figures.page import training
 from figures.page.captions import beside
 from figures.page.training import difference_format, metric_format
 from figures.records.precisions import Precisions, select
-from figures.text import bounds
+from figures.records.seeds import score_of, with_estimates
 
 
 def table(page: Precisions) -> pd.DataFrame:
     """Return a line per arm and precision: each metric, and its difference to FP32."""
-    lines = []
-    for line in page.lines:
-        cells = fig14.precision_columns(page, line)
-        for metric in (NCE, ACCURACY, AUC):
-            cells |= bounds(metric.name, line.score(metric))
-        for metric in (NCE, ACCURACY):
-            cells |= bounds(f"{metric.name}_less_fp32", page.less(line, metric))
-        lines.append({**cells, "remarks": "; ".join(line.remarks)})
-    return table_of(lines)
+    rows = page.rows.drop(columns=training.ends(page.metric.name))
+    for metric in (NCE, ACCURACY, AUC):
+        less = page.less(metric)
+        scores = [score_of(metric, runs) for runs in rows["finished"]]
+        differences = [less.get(line) for line in rows.index]
+        rows = with_estimates(rows, {metric.name: scores, f"{metric.name}_less_fp32": differences})
+    columns = training.ends("nce", "accuracy", "auc", "nce_less_fp32", "accuracy_less_fp32")
+    return rows[[*fig14.LINE, *columns, "remarks"]].reset_index(drop=True)
 
 
 def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
@@ -40,8 +39,7 @@ def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
 
 def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
     """Judge whether both bounds lie at most the margin of accuracy below FP32."""
-    line = next((line for line in page.lines if (line.arm, line.precision) == (COMERA, "fp8")), None)
-    less = page.less(line, ACCURACY) if line else None
+    less = page.less(ACCURACY).get(f"{COMERA}, fp8")
     if less is None:
         return Judgement("not tested here", "No pair of runs of comera in FP8 and in FP32 with one seed.")
     found = [Finding(f"accuracy of comera in FP8 less FP32, {less.seeds_text}", less.text(sign=True))]

@@ -3,29 +3,28 @@
 from typing import Any
 
 from figures.artifact import Artifact
-from figures.artifacts.tables.search import about, shown, slots_of, table
+from figures.artifacts.tables.search import about, shown, table, tries_of
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
 from figures.page.captions import beside
 from figures.records.studies import PROBES, Runs, searches
 
-LTE = "lte"
-
 
 def judge(_: Claim, search: Runs, __: Any) -> Judgement:
     """Judge whether LTE surely beats guessing; a probe is what it then has to beat to be of use."""
     metric = search.metric
-    tries = [one for tried in slots_of(search) if tried.slot.arm == LTE for one in tried.tries]
-    scores = [(one.text, one.score) for one in tries if one.score]
-    found = [Finding(f"lte, {settings}, {search.dataset}", score.text(unit=True)) for settings, score in scores]
-    if not scores or metric.guess is None:
+    tries = tries_of(search)
+    tries = tries[(tries["arm"] == "lte") & tries["score"].notna()]
+    texts = [f"lte, {settings}, {search.dataset}" for settings in tries["text"]]
+    found = [Finding(*one) for one in zip(texts, [one.text(unit=True) for one in tries["score"]], strict=True)]
+    if tries.empty or metric.guess is None:
         return Judgement("not tested here", "No run of LTE has finished.")
     if other := other_model(search):
         return Judgement("not tested here", other, found)
     if not search.dataset.startswith("mnli"):
         return Judgement("not tested here", f"The claim is about MNLI; these runs are on {search.dataset}.", found)
-    learnt = [score.beats(metric.guess) for _, score in scores]
+    learnt = [score.beats(metric.guess) for score in tries["score"]]
     if any(learnt):
         return Judgement("partly" if not all(learnt) else "not reproduced", "LTE surely beats guessing.", found)
     return Judgement("reproduced", "LTE does not surely beat guessing.", found)

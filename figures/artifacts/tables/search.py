@@ -1,132 +1,108 @@
 """The settings that were tried to choose defaults, with their results, failed runs included."""
 
+import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.frame import settings_of
+from figures.frame import each, settings_of
 from figures.page import training
 from figures.page.captions import beside
-from figures.records.metric import Score, score
-from figures.records.seeds import size_met
+from figures.records.metric import score
+from figures.records.seeds import with_estimates
 from figures.records.studies import PROBES, Runs, searches
-from figures.records.training import TrainingSlot, curve_of, slot_of, stages_of
-from figures.text import NOT_ASKED, bounds
+from figures.records.training import curve_of, stages_of
+from figures.text import NOT_ASKED
 
 
-@dataclass(frozen=True, eq=False)
-class Try:
-    """One run of a search, with those settings in which the runs of its method differ.
+def _differing(df: pd.DataFrame) -> dict[str, list[str]]:
+    """Return by method the settings in which its runs differ, in their order; of a single run, its rates."""
+    names = {}
+    for method, runs in df.groupby("method"):
+        settings = [settings_of(record, "method_settings") for record in runs["record"]]
+        every = dict.fromkeys(name for one in settings for name in one)
+        apart = [name for name in every if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
+        names[str(method)] = apart or [name for name in every if len(settings) == 1 and name.startswith("lr")]
+    return names
 
-    Args:
-        run: the run.
-        settings: by name.
-        price: of size, 1 + size_weight / rho, in a later stage whose settings differ in it.
-        score: what it reached; None where it did not finish.
-        mark: of a record that older code made, or nothing.
+
+@functools.cache
+def tries_of(search: Runs) -> pd.DataFrame:
+    """Return a line per run that was tried, by arm and stage, from small settings to large, then by seed.
+
+    ``settings`` has those in which the runs of its method differ; ``price`` is that of size, 1 + size_weight / rho, in
+    a later stage whose settings differ in it; ``gain`` is what it reached, the larger the better, and missing where it
+    failed or missed its size.
     """
+    metric, names, lines = search.metric, _differing(search.df), []
+    places: dict[Any, Any] = {}
+    for run in each(search.df):
+        slot, given, apart = run.slot, settings_of(run.record, "method_settings"), names[run.method]
+        settings = {name: given[name] for name in apart if name in given}
+        key, price = json.dumps(settings, sort_keys=True), None
+        text = ", ".join(f"{name} {short(value)}" for name, value in settings.items())
+        weight, rho = given.get("size_weight"), given.get("rho")
+        if len(slot.stages) > 1 and {"size_weight", "rho"} & {*apart} and rho and weight is not None:
+            price = 1 + weight / rho
+            text += f" (price of size {short(round(price, 2))})"
+        reached = score(metric, {run.seed: curve_of(run.record)[-1]}) if run.status == "ok" else None
+        gain = metric.gain(reached.value, 0.0) if reached and run.size_met is not False else None
+        line = {"settings": settings, "key": key, "text": text or NOT_ASKED, "price": price, "score": reached}
+        line |= {"gain": gain, "stage": slot.stage, "goal": slot.goal}
+        lines.append({**line, "target_ratio": slot.target, "target_mib": slot.target_mib})
+        numbers = [value if _is_number(value) else math.inf for value in settings.values()]
+        places[run.Index] = slot.rank, numbers, key, run.seed
+    tries = search.df.assign(
+        **pd.DataFrame(lines, index=search.df.index),
+        older_code=search.df["code_id"] != search.df["code_id"].iloc[-1],
+    )
+    return tries.loc[sorted(places, key=lambda index: places[index])]
 
-    run: Record
-    settings: Mapping[str, Any]
-    price: float | None
-    score: Score | None
-    mark: str
 
-    @property
-    def key(self) -> str:
-        return json.dumps(self.settings, sort_keys=True)
+def slots_of(tries: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return by arm and stage how it was searched.
 
-    @property
-    def rank(self) -> tuple[Any, ...]:
-        """Return the place among the tries of a slot: from small settings to large, then by seed."""
-        numbers = [value if _is_number(value) else math.inf for value in self.settings.values()]
-        return numbers, self.key, self.run.seed
-
-    @property
-    def text(self) -> str:
-        words = ", ".join(f"{name} {short(value)}" for name, value in self.settings.items())
-        price = "" if self.price is None else f" (price of size {short(round(self.price, 2))})"
-        return f"{words}{price}" or NOT_ASKED
-
-
-@dataclass(frozen=True, eq=False)
-class TriedSlot:
-    """The search of an arm at a stage, ``name`` in sentences; failed runs were tried too."""
-
-    name: str
-    slot: TrainingSlot
-    tries: Sequence[Try]
-
-    @cached_property
-    def gains(self) -> dict[str, float | None]:
-        """Return the mean score over seeds by settings, the larger the better; None for a failed run or missed size."""
-        found: dict[str, float | None] = {}
-        for key in dict.fromkeys(one.key for one in self.tries):
-            mine = [one for one in self.tries if one.key == key]
-            scores = [one.score for one in mine if one.score and size_met(one.run) is not False]
-            gains = [score.metric.gain(score.value, 0.0) for score in scores]
-            found[key] = sum(gains) / len(gains) if len(gains) == len(mine) else None
-        return found
-
-    @property
-    def count(self) -> int:
-        return len(self.tries)
-
-    @property
-    def searched(self) -> bool:
-        """Return whether more than one setting was tried."""
-        return len(self.gains) > 1
-
-    @cached_property
-    def best(self) -> list[Try]:
-        """Return the tries with the best score; none where all have the same."""
-        if len(set(self.gains.values())) < 2:
-            return []
-        highest = max(gain for gain in self.gains.values() if gain is not None)
-        return [one for one in self.tries if self.gains[one.key] == highest]
-
-    @cached_property
-    def varied(self) -> dict[str, list[float]]:
-        """Return by name the sorted values of every setting that is a number in all tries, and not the same one."""
-        settings = [one.settings for one in self.tries]
-        names = [name for name in settings[0] if all(_is_number(one.get(name)) for one in settings)]
-        values = {name: sorted({float(one[name]) for one in settings}) for name in names}
-        return {name: found for name, found in values.items() if len(found) > 1}
-
-    @cached_property
-    def edges(self) -> list[tuple[str, str, str, int]]:
-        """Return the best values that lie at an edge: setting, value, ``lowest`` or ``highest``, and of how many."""
-        found = []
-        for name, tried in self.varied.items() if self.best else ():
-            values = {one.settings[name] for one in self.best}
-            at_edge = len(values) == 1 and not any(tried[0] < value < tried[-1] for value in values)
-            if at_edge:
-                value = self.best[0].settings[name]
-                found.append((name, short(value), "lowest" if value == tried[0] else "highest", len(tried)))
-        return found
-
-    def edge(self, one: Try) -> str:
-        """Return where a best try lies among the values that were tried; empty for all other tries."""
-        if not self.searched:
-            return "not searched"
-        words = ", ".join(f"{name} {where}" for name, _, where, _ in self.edges) or "inside"
-        return words if one in self.best else ""
-
-    @property
-    def tangled(self) -> bool:
-        """Return whether there is a best and numbers varied together, neither over a grid nor all rising as one."""
-        points = sorted({tuple(one.settings[name] for name in self.varied) for one in self.tries})
-        rise_as_one = all([*values] == sorted(set(values)) for values in zip(*points, strict=True))
-        return bool(self.best) and not rise_as_one and len(points) != math.prod(map(len, self.varied.values()))
+    ``best`` are the lines with the best score, none where all have the same; ``edges`` the settings whose best value
+    lies at an edge of those tried: name, value, ``lowest`` or ``highest``, and of how many. Settings are ``tangled``
+    where there is a best and numbers varied together, neither over a grid nor all rising as one.
+    """
+    several, found = tries["goal"].nunique() > 1, []
+    for slot in tries["slot"].unique():
+        mine = tries[tries["slot"] == slot]
+        gains = mine.groupby("key")["gain"].agg(lambda gain: gain.mean(skipna=False))
+        best = (
+            mine[mine["key"].isin(gains.index[gains == gains.max()])] if gains.nunique(dropna=False) > 1 else mine[:0]
+        )
+        names = [name for name in mine["settings"].iloc[0] if all(_is_number(of.get(name)) for of in mine["settings"])]
+        settings = pd.DataFrame([{name: of[name] for name in names} for of in mine["settings"]], mine.index)
+        names = [name for name in names if settings[name].nunique() > 1]
+        settings = settings[names]
+        edges = []
+        for name, tried in settings.items():
+            values, chosen = sorted(set(tried)), set(tried[best.index])
+            if len(chosen) == 1 and chosen <= {values[0], values[-1]}:
+                [value] = chosen
+                edges.append((name, short(value), "lowest" if value == values[0] else "highest", len(values)))
+        points = settings.drop_duplicates()
+        ordered = points.sort_values(list(names)) if names else points
+        rise_as_one = all(values.is_monotonic_increasing and values.is_unique for _, values in ordered.items())
+        found.append(
+            {
+                "slot": slot,
+                "name": f"{slot.arm}, {slot.goal}" if several else slot.arm,
+                "count": len(mine),
+                "searched": len(gains) > 1,
+                "best": list(best.index),
+                "edges": edges,
+                "tangled": len(best) > 0 and not rise_as_one and len(points) != math.prod(settings.nunique()),
+            }
+        )
+    return found
 
 
 def _is_number(value: object) -> bool:
@@ -145,79 +121,35 @@ def short(value: object) -> str:
     return f"{exact:e}" if 0 < abs(exact) < Decimal("0.01") else f"{exact:f}"
 
 
-def differing(runs: Sequence[Record]) -> dict[str, list[str]]:
-    """Return by method the settings in which its runs differ, in their order; of a single run, its rates."""
-    names = {}
-    for method in sorted({run.method for run in runs}):
-        settings = [settings_of(run, "method_settings") for run in runs if run.method == method]
-        every = dict.fromkeys(name for one in settings for name in one)
-        apart = [name for name in every if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
-        names[method] = apart or [name for name in every if len(settings) == 1 and name.startswith("lr")]
-    return names
-
-
-def slots_of(search: Runs) -> list[TriedSlot]:
-    """Return every run that was tried, by arm and stage."""
-    names = differing(search.shown)
-    found: dict[TrainingSlot, list[Try]] = {}
-    for run in search.shown:
-        slot, given = slot_of(run), settings_of(run, "method_settings")
-        settings = {name: given[name] for name in names[run.method] if name in given}
-        weight, rho = given.get("size_weight"), given.get("rho")
-        priced = len(slot.stages) > 1 and not {"size_weight", "rho"}.isdisjoint(names[run.method])
-        price = float(1 + weight / rho) if priced and rho and weight is not None else None
-        reached = score(search.metric, {run.seed: curve_of(run)[-1]}) if run.status == "ok" else None
-        found.setdefault(slot, []).append(Try(run, settings, price, reached, search.older(run)))
-    several = len({slot.goal for slot in found}) > 1
-    return [
-        TriedSlot(f"{slot.arm}, {slot.goal}" if several else slot.arm, slot, sorted(tries, key=lambda one: one.rank))
-        for slot, tries in sorted(found.items(), key=lambda pair: pair[0].rank)
-    ]
-
-
 def table(search: Runs) -> pd.DataFrame:
     """Return a line per try, with a column for each setting in which the runs of any method differ."""
-    tries = [(tried, one) for tried in slots_of(search) for one in tried.tries]
-    names = dict.fromkeys(name for _, one in tries for name in one.settings)
-    return pd.DataFrame(
-        [
-            {
-                "device": search.device,
-                "dataset": search.dataset,
-                "experiment": search.experiment,
-                "arm": tried.slot.arm,
-                "stage": tried.slot.stage,
-                "target_ratio": tried.slot.target,
-                "target_mib": tried.slot.target_mib,
-                "seed": one.run.seed,
-                "status": one.run.status,
-                "remarks": one.run.message,
-                **{f"setting_{name}": one.settings.get(name) for name in names},
-                "price_of_size": one.price,
-                "train_steps": one.run.train_steps,
-                "train_loss": one.run.train_loss,
-                "validation_examples": one.score and one.score.examples,
-                **bounds(search.metric.name, one.score),
-                "size_fraction": one.run.size_fraction,
-                "size_target": one.run.size_target,
-                "size_met": size_met(one.run),
-                "best": one in tried.best,
-                "best_edge": tried.edge(one),
-                "older_code": bool(one.mark),
-            }
-            for tried, one in tries
-        ]
+    tries = tries_of(search).assign(best=False, best_edge="")
+    for slot in slots_of(tries):
+        tries.loc[slot["best"], "best"] = True
+        words = ", ".join(f"{name} {where}" for name, _, where, _ in slot["edges"]) or "inside"
+        tries.loc[slot["best"], "best_edge"] = words
+        if not slot["searched"]:
+            tries.loc[tries["slot"] == slot["slot"], "best_edge"] = "not searched"
+    names = dict.fromkeys(name for settings in tries["settings"] for name in settings)
+    for name in names:
+        tries[f"setting_{name}"] = [settings.get(name) for settings in tries["settings"]]
+    tries = with_estimates(tries, {search.metric.name: tries["score"]}).assign(
+        experiment=search.experiment,
+        remarks=tries["message"],
+        price_of_size=tries["price"],
+        validation_examples=[one and one.examples for one in tries["score"]],
     )
+    columns = ["device", "dataset", "experiment", "arm", "stage", "target_ratio", "target_mib", "seed", "status"]
+    columns += ["remarks", *(f"setting_{name}" for name in names), "price_of_size", "train_steps", "train_loss"]
+    columns += ["validation_examples", *training.ends(search.metric.name), "size_fraction", "size_target", "size_met"]
+    return tries[[*columns, "best", "best_edge", "older_code"]].reset_index(drop=True)
 
 
 def shown(search: Runs, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the settings in one column; sizes only where a run aimed at one."""
-    metric, tries = search.metric, [(tried.slot, one) for tried in slots_of(search) for one in tried.tries]
-    own = table.assign(
-        stage=[slot.goal for slot, _ in tries],
-        settings=[one.text for _, one in tries],
-        best=table["best"].map({True: "best", False: ""}),
-    )
+    metric, tries = search.metric, tries_of(search).reset_index(drop=True)
+    best = table["best"].map({True: "best", False: ""})
+    own = table.assign(stage=tries["goal"], settings=tries["text"], best=best)
     sizes = ["size_fraction", "size_target", "size_met"] if table["size_target"].notna().any() else []
     columns = ["arm", "stage", "settings", "seed", metric.name, *sizes, "best", "best_edge"]
     return readable(own, columns, {metric.name: training.metric_format(metric)})
@@ -225,22 +157,19 @@ def shown(search: Runs, table: pd.DataFrame) -> pd.DataFrame:
 
 def about(search: Runs, table: pd.DataFrame) -> dict[str, Any]:
     """Return how long and how often each arm was tried, where the best values lie, and which runs failed."""
-    slots, steps, failed = slots_of(search), dict[int, dict[str, None]](), list[tuple[str, str]]()
-    for tried in slots:
-        for one in tried.tries:
-            run, goal = one.run, tried.slot.goal
-            steps.setdefault(sum(stage["steps"] for stage in stages_of(run)), {})[goal] = None
-            if run.status != "ok" or run.message:
-                outcome = ": ".join(filter(None, ("" if run.status == "ok" else run.status, run.message)))
-                failed.append((f"{tried.slot.arm}, {goal}, {one.text}, seed {run.seed}", outcome))
+    tries = tries_of(search)
+    steps = tries["record"].map(lambda record: sum(stage["steps"] for stage in stages_of(record)))
+    names = tries["arm"] + ", " + tries["goal"] + ", " + tries["text"] + ", seed " + tries["seed"].astype(str)
+    outcomes = tries["status"].where(tries["status"] != "ok", "").str.cat(tries["message"], ": ").str.strip(": ")
+    failed = outcomes != ""
     return {
-        **training.about(search, table),
-        "steps": {count: list(goals) for count, goals in steps.items()},
-        "several_stages": len({tried.slot.goal for tried in slots}) > 1,
-        "slots": slots,
+        **training.about(search),
+        "steps": {count: list(goals.unique()) for count, goals in tries["goal"].groupby(steps, sort=False)},
+        "several_stages": tries["goal"].nunique() > 1,
+        "slots": slots_of(tries),
         "priced": bool(table["price_of_size"].notna().any()),
         "aimed": bool(table["size_target"].notna().any()),
-        "remarks": training.gathered(failed),
+        "remarks": training.gathered(zip(names[failed], outcomes[failed], strict=True)),
         "missing": (),
     }
 
