@@ -6,18 +6,12 @@ data that nothing was chosen by, at the chosen rate, over all seeds.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
-
+import numpy as np
 import pandas as pd
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import DENSE
+from figures.records.sizes import TOLERANCE
 from figures.records.time_values import step_of
 from figures.text import significant
 
@@ -27,6 +21,9 @@ REPORTED = "test_loss"
 #: So many seeds at least on either side let a difference be called sure.
 SURE_SEEDS = 3
 
+#: The columns of an arm that was searched.
+_SLOT = ["arm", "optimizer", "ratio"]
+
 #: The columns that are equal for all trainings of a page: model, data, length, recipe but for optimizer and rates.
 SETTING = (
     *(*frame.MODEL, "data_hash", "batch_size", "precision", "stages.*", "training.schedule.*", "training.recipe.*"),
@@ -34,146 +31,87 @@ SETTING = (
 )
 
 
-def recipe_of(record: Record) -> Mapping[str, Any]:
-    """Return the recipe of a training or of a timed step; empty where a plan has none."""
-    found = frame.settings_of(record, "training").get("recipe")
-    return found if isinstance(found, dict) else {}
-
-
-@dataclass(frozen=True)
-class SearchedArm:
-    """An arm under an optimizer at a ratio; dense has none.
+def _by_slot(df: pd.DataFrame) -> pd.DataFrame:
+    """Return trainings, or timed steps, with the arm, optimizer and ratio that they are of; dense has no ratio.
 
     Arms under comparison differ in no other setting of their own than the rank of blocks and whose rate a core has,
-    which are part of their names.
+    which are part of their names. A step timed beside others has the ratio of their job.
     """
-
-    arm: str
-    optimizer: str
-    ratio: float | None
-
-    @classmethod
-    def of(cls, record: Record) -> SearchedArm:
-        """Return the slot of a training, or of a timed step."""
-        ratio = None if record.arm == DENSE else record.ratio  # a step timed beside others has the ratio of their job
-        rank = frame.settings_of(record, "method_settings").get("rank") if record.method == "btt" else None
-        recipe = recipe_of(record)
-        arm = record.arm if rank is None else f"{record.arm} rank {rank}"
-        arm += ", rates per core" if recipe.get("per_core") else ""
-        return cls(arm, str(recipe.get("optimizer", "")), ratio)
+    rank = frame.column(df, "method.rank").where(df["method"] == "btt")
+    per_core = frame.column(df, "training.recipe.per_core", False).astype(bool)
+    ranks = pd.Series([f" rank {one}" if pd.notna(one) else "" for one in rank], df.index, dtype=object)
+    return df.assign(
+        arm=df["arm"] + ranks + per_core.map({True: ", rates per core", False: ""}),
+        optimizer=frame.column(df, "training.recipe.optimizer", ""),
+        ratio=df["ratio"].where(df["arm"] != DENSE),
+    )
 
 
-@dataclass(frozen=True)
-class Search:
-    """All trainings of a slot; ``timed`` is its step, timed apart, if it was."""
+def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return a line per arm, optimizer and ratio at the chosen rate, in the order of their first trainings.
 
-    slot: SearchedArm
-    runs: tuple[Record, ...]
-    timed: Record | None = None
-
-    @cached_property
-    def losses(self) -> dict[float, dict[int, Record]]:
-        """Return the trainings by rate and seed."""
-        found: dict[float, dict[int, Record]] = {}
-        for run in self.runs:
-            rate = recipe_of(run).get("lr")
-            if isinstance(rate, int | float):
-                found.setdefault(float(rate), {})[run.seed] = run
-        return dict(sorted(found.items()))
-
-    @cached_property
-    def seed(self) -> int:
-        """Return the seed with most rates, the smallest of several."""
-        counts = Counter(seed for by_seed in self.losses.values() for seed in by_seed)
-        return min(counts, key=lambda seed: (-counts[seed], seed))
-
-    @cached_property
-    def tried(self) -> dict[float, float]:
-        """Return the loss for choosing by rate; infinite where a training did not end well."""
-        runs = {rate: runs[self.seed] for rate, runs in self.losses.items() if self.seed in runs}
-        return {
-            rate: math.inf if one.status != "ok" or one.leading is None else one.leading for rate, one in runs.items()
+    ``run`` is the training of the searched seed, ``rates`` are those tried; ``timed`` may have the step of some.
+    """
+    df = _by_slot(runs).assign(
+        rate=pd.to_numeric(frame.column(runs, "training.recipe.lr"), errors="coerce"),
+        reported=[record.metrics.get(REPORTED) for record in runs["record"]],
+        chosen_by=runs["record"].map(lambda record: record.leading if record.status == "ok" else None),
+    )
+    lines = []
+    for slot, every in df.groupby(_SLOT, sort=False, dropna=False):
+        tried = every.dropna(subset="rate").drop_duplicates(["rate", "seed"], keep="last")
+        most = tried[tried["seed"] == tried["seed"].mode().min()].sort_values("rate")  # of the seed with most rates
+        best = most.dropna(subset="chosen_by").sort_values("chosen_by", kind="stable").head(1)
+        reached = tried[tried["rate"].isin(best["rate"])]["reported"].dropna()
+        remarks = ["best rate at an edge of those tried"] if best["rate"].isin(most["rate"].iloc[[0, -1]]).any() else []
+        if len(reached) < SURE_SEEDS:
+            remarks.append(f"{len(reached)} seed{'s' * (len(reached) != 1)}")
+        line = {
+            "run": next(iter(best["record"]), None),
+            "rates": list(most["rate"]),
+            "lr": best["rate"].min(),
+            "at_edge": best["rate"].isin(most["rate"].iloc[[0, -1]]).any(),
+            "test_loss": reached.mean(),
+            "test_loss_low": reached.min(),
+            "test_loss_high": reached.max(),
+            "seeds": len(reached),
+            "remarks": "; ".join(remarks) if len(best) else "no training ended well",
         }
-
-    @cached_property
-    def best(self) -> float | None:
-        """Return the chosen rate; None where no training ended well."""
-        rate = min(self.tried, key=self.tried.__getitem__, default=None)
-        return rate if rate is not None and math.isfinite(self.tried[rate]) else None
-
-    @property
-    def at_edge(self) -> bool:
-        """Return whether the chosen rate is the lowest or the highest that was tried."""
-        return self.best in (min(self.tried, default=None), max(self.tried, default=None))
-
-    @cached_property
-    def run(self) -> Record | None:
-        """Return the training at the chosen rate, of the searched seed."""
-        return self.losses[self.best][self.seed] if self.best is not None else None
-
-    @cached_property
-    def reached(self) -> dict[int, float]:
-        """Return the reported loss at the chosen rate, by seed."""
-        runs = self.losses.get(self.best, {}) if self.best is not None else {}
-        return {seed: run.metrics[REPORTED] for seed, run in sorted(runs.items()) if REPORTED in run.metrics}
-
-    @property
-    def loss(self) -> float | None:
-        """Return the mean of what seeds reached."""
-        return sum(self.reached.values()) / len(self.reached) if self.reached else None
-
-    def columns(self, *sizes: str) -> dict[str, object]:
-        """Return the slot, columns ``sizes`` of the chosen training, and the loss with its range over seeds."""
-        return {
-            "optimizer": self.slot.optimizer,
-            "ratio": self.slot.ratio,
-            "arm": self.slot.arm,
-            **{name: getattr(self.run, name, None) for name in sizes},
-            "test_loss": self.loss,
-            "test_loss_low": min(self.reached.values(), default=None),
-            "test_loss_high": max(self.reached.values(), default=None),
-            "seeds": len(self.reached),
-        }
-
-    def less(self, other: Search | None) -> str | None:
-        """Return its loss less another's, and whether that is sure; None where one is missing or it is the other."""
-        if other is None or other is self or self.loss is None or other.loss is None:
-            return None
-        sure = " (sure)" if self.beside(other) != "apart" else ""
-        apart = self.loss - other.loss
-        return f"{'-' if apart < 0 else '+'}{significant(abs(apart))}{sure}"
-
-    def beside(self, other: Search) -> str:
-        """Return ``below`` or ``above`` where that holds of all seeds, three or more a side; else ``apart``."""
-        mine, theirs = self.reached.values(), other.reached.values()
-        if min(len(mine), len(theirs)) < SURE_SEEDS:
-            return "apart"
-        return "below" if max(mine) < min(theirs) else "above" if max(theirs) < min(mine) else "apart"
-
-    @property
-    def remarks(self) -> str:
-        """Return what to know of the search: its edge, and how few seeds there are."""
-        if self.best is None:
-            return "no training ended well"
-        parts = ["best rate at an edge of those tried"] if self.at_edge else []
-        if len(self.reached) < SURE_SEEDS:
-            parts.append(f"{len(self.reached)} seed{'s' * (len(self.reached) != 1)}")
-        return "; ".join(parts)
-
-    @property
-    def training_s(self) -> float | None:
-        """Return the seconds that its steps take at the timed step."""
-        step = step_of(self.timed)
-        return step.value * self.run.train_steps / 1e3 if step and self.run and self.run.train_steps else None
+        sizes = ("parameters", "stored_mib", "train_steps", "peak_memory_predicted_mib")
+        line |= {name: getattr(line["run"], name, None) for name in sizes}
+        lines.append({**dict(zip(_SLOT, slot, strict=True)), **line})
+    found = pd.DataFrame(lines).astype({"parameters": "Int64", "train_steps": "Int64"})
+    if timed is None:
+        return found
+    steps = _by_slot(timed).drop_duplicates(_SLOT, keep="last")[[*_SLOT, "cell_id", "record"]]
+    steps = steps.assign(step_time_ms=steps["record"].map(step_of).map(lambda time: time and time.value))
+    found = found.merge(steps.drop(columns="record"), "left", _SLOT)
+    return found.assign(training_s=found["step_time_ms"].astype(float) * found["train_steps"].astype(float) / 1e3)
 
 
-def searches(runs: Sequence[Record], timed: Sequence[Record] = ()) -> list[Search]:
-    """Return one search per slot, in the order of their first records; ``timed`` may have the step of some."""
-    steps = {SearchedArm.of(record): record for record in timed}
-    found: dict[SearchedArm, list[Record]] = {}
-    for run in runs:
-        found.setdefault(SearchedArm.of(run), []).append(run)
-    return [Search(slot, tuple(own), steps.get(slot)) for slot, own in found.items()]
+def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size: bool = True) -> pd.DataFrame:
+    """Return how far the losses of lines are apart from the first rival that is alike ``on`` some columns.
+
+    Args:
+        lines, rivals: lines of searches; what has no rival, or is its own, is left out.
+        on: the columns that are equal.
+        same_size: whether the parameters are too, within 2 %.
+
+    Returns:
+        ``less``, in words, and ``beside``: ``below`` or ``above`` where that holds of all seeds, three or more a side;
+        else ``apart``.
+    """
+    pairs = lines.reset_index().merge(rivals.reset_index(), on=on, suffixes=("", "_rival"))
+    sizes = (pairs["parameters"] / pairs["parameters_rival"]).astype(float)
+    pairs = pairs[((sizes - 1).abs() <= TOLERANCE) | (not same_size)].drop_duplicates("index").set_index("index")
+    pairs = pairs[pairs.index != pairs["index_rival"]].dropna(subset=["test_loss", "test_loss_rival"])
+    sure = pairs[["seeds", "seeds_rival"]].min(axis=1) >= SURE_SEEDS
+    below = sure & (pairs["test_loss_high"] < pairs["test_loss_low_rival"])
+    above = sure & (pairs["test_loss_low"] > pairs["test_loss_high_rival"])
+    apart = pairs["test_loss"] - pairs["test_loss_rival"]
+    words = apart.map(lambda value: f"{'-' if value < 0 else '+'}{significant(abs(value))}").astype(object)
+    beside = np.select([below, above], ["below", "above"], "apart")
+    return pd.DataFrame({"less": words.where(~(below | above), words + " (sure)"), "beside": beside}, index=pairs.index)
 
 
 def comparable(df: pd.DataFrame, what: str) -> tuple[pd.DataFrame, list[str]]:

@@ -6,10 +6,8 @@ A narrower dense model of equal size is the rival of every format: what does not
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -21,7 +19,7 @@ from bench.core.record import Record
 from figures import frame
 from figures.arms import DENSE
 from figures.artifact import Artifact
-from figures.columns import readable, table_of
+from figures.columns import readable
 from figures.frame import Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
@@ -38,9 +36,8 @@ from figures.page.style import (
     strokes,
     whiskers,
 )
-from figures.records.searches import REPORTED, SURE_SEEDS, Search, comparable, searches
-from figures.records.sizes import equal_size
-from figures.records.time_values import step_of, workload_words
+from figures.records.searches import REPORTED, SURE_SEEDS, against, comparable, searched
+from figures.records.time_values import workload_words
 
 EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base")
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
@@ -56,6 +53,9 @@ COSTS = {
     "peak_memory_predicted_mib": "predicted peak memory of a step, MiB",
 }
 
+#: The loss with its range over seeds.
+LOSS = ("test_loss", "test_loss_low", "test_loss_high")
+
 #: The line of a probe.
 _DOTTED: dict[str, Any] = {"color": FAINT, "linestyle": (0, (1, 1.5)), "linewidth": 1}
 
@@ -65,13 +65,13 @@ class Formats(frame.Page):
     """The searches of one experiment on one device; ``probed`` has what simple models reach on the same data."""
 
     experiment: str
-    found: tuple[Search, ...]
+    lines: pd.DataFrame
     probed: Record | None = None
 
     @property
     def unit(self) -> str:
         """Return the unit of the loss for choosing, which the reported one shares."""
-        return str([one for one in self.shown if one.measure == "train"][-1].metric.get("unit", ""))
+        return str(self.df.loc[self.df["measure"] == "train", "record"].iloc[-1].metric.get("unit", ""))
 
     @property
     def probes(self) -> dict[str, float]:
@@ -79,27 +79,11 @@ class Formats(frame.Page):
         found = self.probed.samples["probes"] if self.probed else {}
         return {name: one["metrics"][REPORTED] for name, one in found.items() if REPORTED in one["metrics"]}
 
-    @cached_property
-    def ordered(self) -> list[Search]:
-        """Return the searches by optimizer, ratio and loss."""
 
-        def place(search: Search) -> tuple[int, float, float]:
-            loss = math.inf if search.loss is None else search.loss
-            return list(OPTIMIZERS).index(search.slot.optimizer), search.slot.ratio or 0.0, loss
-
-        return sorted(self.found, key=place)
-
-    def dense(self, search: Search) -> Search | None:
-        """Return dense training under the same optimizer."""
-        slot = (DENSE, search.slot.optimizer)
-        return next((one for one in self.found if (one.slot.arm, one.slot.optimizer) == slot), None)
-
-    def narrow(self, search: Search) -> Search | None:
-        """Return the narrower dense model of equal size, by the parameters in the records; None for dense itself."""
-        slot, own = (NARROW, search.slot.optimizer), search.run.parameters if search.run else None
-        rivals = (one for one in self.found if (one.slot.arm, one.slot.optimizer) == slot)
-        found = next((one for one in rivals if one.run and equal_size(one.run.parameters, own)), None)
-        return None if search.slot.arm == DENSE else found
+def ordered(lines: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return searches by optimizer, then by these columns."""
+    place = lines["optimizer"].map({name: place for place, name in enumerate(OPTIMIZERS)})
+    return lines.assign(place=place).sort_values(["place", *columns], ignore_index=True)
 
 
 def select(records: Records) -> list[Formats]:
@@ -111,10 +95,10 @@ def select(records: Records) -> list[Formats]:
             kept, left_out = comparable(runs, f"training(s) of {experiment}")
             timed = df[(df["experiment"] == f"{experiment}_time") & (df["status"] == "ok")]
             timed = timed.sort_values("ratio", ascending=False, kind="stable")  # dense is timed beside every ratio
-            found = searches(list(kept["record"]), list(timed["record"]))
-            steps = timed[timed["cell_id"].isin([one.timed.cell_id for one in found if one.timed])]
+            lines = searched(kept, timed)
             of_data = df[(df["measure"] == "probe") & (df["data_hash"] == kept["data_hash"].iloc[-1])]
             probed = frame.oldest_first(of_data).tail(1)
+            steps = timed[timed["cell_id"].isin(lines["cell_id"])]
             place = experiment.removeprefix("formats_")
             page = Formats(
                 **device,
@@ -123,8 +107,8 @@ def select(records: Records) -> list[Formats]:
                 place=place,
                 suffix=(place,),
                 experiment=experiment,
-                found=tuple(found),
-                probed=probed["record"].iloc[0] if len(probed) else None,
+                lines=ordered(lines.assign(size=lines["ratio"].fillna(0.0)), "size", "test_loss"),
+                probed=next(iter(probed["record"]), None),
             )
             pages.append(page)
     return sorted(pages, key=lambda page: (page.device, EXPERIMENTS.index(page.experiment)))
@@ -132,71 +116,61 @@ def select(records: Records) -> list[Formats]:
 
 def table(page: Formats) -> pd.DataFrame:
     """Return a line per arm, optimizer and ratio, at the best of the rates that were tried."""
-    lines = []
-    for search in page.ordered:
-        lines.append(
-            {
-                "device": page.device,
-                "experiment": page.experiment,
-                **search.columns("parameters"),
-                "training_s": search.training_s,
-                "peak_memory_predicted_mib": getattr(search.run, "peak_memory_predicted_mib", None),
-                "lr": search.best,
-                "at_edge": search.at_edge,
-                "rates": ", ".join(f"{rate:g}" for rate in search.tried),
-                "remarks": search.remarks,
-            }
-        )
-    return table_of(lines, whole=("parameters",))
+    rates = page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried))
+    lines = page.lines.assign(device=page.device, experiment=page.experiment, rates=rates)
+    columns = ["device", "experiment", "optimizer", "ratio", "arm", "parameters", *LOSS, "seeds"]
+    return lines[[*columns, "training_s", "peak_memory_predicted_mib", "lr", "at_edge", "rates", "remarks"]]
+
+
+def beside_narrow(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return how far formats are apart from the narrower dense model of equal size."""
+    return against(lines[lines["arm"] != DENSE], lines[lines["arm"] == NARROW], ["optimizer"])
 
 
 def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with differences to both dense models, and the measured step."""
-    steps = [step_of(one.timed) for one in page.ordered]
-    more: dict[str, Any] = {
-        "optimizer": table["optimizer"].map(OPTIMIZERS),
-        "less_narrow": [one.less(page.narrow(one)) for one in page.ordered],
-        "less_dense": [one.less(page.dense(one)) for one in page.ordered],
-        "step_time_ms": [step and step.value for step in steps],
-    }
+    lines = page.lines
+    dense = against(lines, lines[lines["arm"] == DENSE], ["optimizer"], same_size=False)
+    own = table.assign(
+        optimizer=table["optimizer"].map(OPTIMIZERS),
+        less_narrow=beside_narrow(lines)["less"],
+        less_dense=dense["less"],
+        step_time_ms=lines["step_time_ms"],
+    )
     columns = ["optimizer", "arm", "ratio", "parameters", "test_loss", "less_narrow", "less_dense"]
-    columns += ["step_time_ms", "peak_memory_predicted_mib", "lr"]
-    return readable(table.assign(**more), columns)
+    return readable(own, [*columns, "step_time_ms", "peak_memory_predicted_mib", "lr"])
 
 
 def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
     """Return by optimizer which formats are surely above, surely below and not surely apart from their narrow rival."""
-    against: dict[str, dict[str, list[str]]] = {}
-    for search in page.ordered:
-        rival = page.narrow(search)
-        if rival is None or rival is search or search.loss is None or rival.loss is None:
-            continue
-        found = against.setdefault(OPTIMIZERS[search.slot.optimizer], {"above": [], "apart": [], "below": []})
-        found[search.beside(rival)].append(search.slot.arm)
-    return {"against": against, **training(page), "sure_seeds": SURE_SEEDS, "doubtful": doubtful(table)}
+    found = page.lines.join(beside_narrow(page.lines), how="inner")
+    standing = {
+        OPTIMIZERS[str(optimizer)]: {
+            where: list(some.loc[some["beside"] == where, "arm"]) for where in ("above", "apart", "below")
+        }
+        for optimizer, some in found.groupby("optimizer", sort=False)
+    }
+    return {"against": standing, **training(page), "doubtful": doubtful(table)}
 
 
 def training(page: frame.Page) -> dict[str, Any]:
-    """Return the first training of a page, and what its workload calls model and example."""
-    first = next(one for one in page.shown if one.measure == "train")
+    """Return the first training of a page, what its workload calls model and example, and when a difference is sure."""
+    first = page.df.loc[page.df["measure"] == "train", "record"].iloc[0]
     words = workload_words(first)
-    return {"first": first, "model": words["model"], "example": words["example"]}
+    return {"first": first, "model": words["model"], "example": words["example"], "sure_seeds": SURE_SEEDS}
 
 
 def doubtful(table: pd.DataFrame) -> dict[str, list[str]]:
     """Return by remark on a search the arms with their optimizers that it is about."""
-    found: dict[str, list[str]] = {}
-    for line in table[table["remarks"] != ""].to_dict("records"):
-        for remark in line["remarks"].split("; "):
-            name = f"{line['arm']} ({OPTIMIZERS[line['optimizer']]})"
-            found.setdefault(remark, []).append(name)
-    return {remark: list(dict.fromkeys(names)) for remark, names in found.items()}
+    names = table["arm"] + " (" + table["optimizer"].map(OPTIMIZERS) + ")"
+    remarks = table.assign(name=names, remark=table["remarks"].str.split("; ")).explode("remark")
+    remarks = remarks[remarks["remark"] != ""]
+    return {str(remark): list(some.unique()) for remark, some in remarks.groupby("remark", sort=False)["name"]}
 
 
 def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the loss against each cost, a row of panels per optimizer."""
-    stored: Any = [one.run.stored_mib if one.run else None for one in page.ordered]
-    table = table.assign(stored_mib=stored)
+    table = table.assign(stored_mib=page.lines["stored_mib"])
     arms = sorted(dict.fromkeys(table.loc[table["arm"] != DENSE, "arm"]), key=lambda arm: arm != NARROW)
     looks = {**strokes(arms), DENSE: DENSE_STROKE}
     handles = [stroke_handle(looks[arm], arm) for arm in arms]

@@ -8,30 +8,36 @@ needed, closed by rank control, beside formats that had this size all along.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import DENSE
 from figures.artifact import Artifact
-from figures.artifacts.beyond.formats import OPTIMIZERS, dense_line, doubtful, loss_limits, seeds_handle, training
-from figures.columns import readable, table_of
+from figures.artifacts.beyond.formats import (
+    LOSS,
+    OPTIMIZERS,
+    dense_line,
+    doubtful,
+    loss_limits,
+    ordered,
+    seeds_handle,
+    training,
+)
+from figures.columns import readable
 from figures.frame import Records
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import DENSE_STROKE, INK, WHISKER
-from figures.records.searches import SURE_SEEDS, Search, comparable, searches
-from figures.records.sizes import equal_size
+from figures.records.searches import against, comparable, searched
 
 EXPERIMENTS = ("formats_decomposed", "formats_pruned")
 
@@ -39,64 +45,19 @@ EXPERIMENTS = ("formats_decomposed", "formats_pruned")
 SCRATCH = "formats_tiny"
 
 
-@dataclass(frozen=True, order=True)
-class Origin:
-    """Where the weights of a format come from: ``kind`` and how many steps were dense, or which share was left."""
-
-    kind: str  # "scratch", "decomposed" or "pruned"
-    amount: float = 0.0
-
-    @classmethod
-    def of(cls, record: Record) -> Origin:
-        """Return the origin by the stages of a training."""
-        stages = frame.settings_of(record, "training").get("stages", [])
-        if stages and stages[0]["name"] == DENSE:
-            return cls("decomposed", stages[0]["steps"])
-        if record.size_target is not None:
-            return cls("pruned", record.size_target)
-        return cls("scratch")
-
-    @property
-    def words(self) -> str:
-        if self.kind == "decomposed":
-            return f"decomposed after {self.amount:,.0f} dense steps"
-        return "from scratch" if self.kind == "scratch" else f"pruned to {self.amount:g} of its cores"
+#: The columns of model, data and batch, which all trainings of a page share.
+_BED = (*frame.MODEL, "data_hash", "batch_size", "precision")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Origins(frame.Page):
-    """The trainings of one device, by origin."""
+    """The searches of one device, by where the weights come from.
 
-    found: tuple[tuple[Origin, Search], ...]
+    ``origin`` is ``scratch``, ``decomposed`` or ``pruned``, its ``origin_amount`` how many steps were dense, or which
+    share of the cores was left.
+    """
 
-    @cached_property
-    def ordered(self) -> list[tuple[Origin, Search]]:
-        """Return searches by optimizer and loss, of optimizers under which not all was trained from scratch."""
-        order = list(OPTIMIZERS)
-        mine = {search.slot.optimizer for origin, search in self.found if origin.kind != "scratch"}
-
-        def place(one: tuple[Origin, Search]) -> tuple[int, float]:
-            loss = one[1].loss
-            return order.index(one[1].slot.optimizer), math.inf if loss is None else loss
-
-        return sorted(((origin, one) for origin, one in self.found if one.slot.optimizer in mine), key=place)
-
-    def scratch(self, origin: Origin, search: Search) -> Search | None:
-        """Return the same arm from scratch, with as many parameters and steps; None for what is itself from scratch."""
-        if origin.kind == "scratch" or search.run is None:
-            return None
-        for other, rival in self.found:
-            same = (rival.slot.arm, rival.slot.optimizer) == (search.slot.arm, search.slot.optimizer)
-            if other.kind != "scratch" or not same or rival.run is None:
-                continue
-            alike = rival.run.train_steps == search.run.train_steps
-            if alike and equal_size(rival.run.parameters, search.run.parameters):
-                return rival
-        return None
-
-
-#: The columns of model, data and batch, which all trainings of a page share.
-_BED = (*frame.MODEL, "data_hash", "batch_size", "precision")
+    lines: pd.DataFrame
 
 
 def select(records: Records) -> list[Origins]:
@@ -106,69 +67,78 @@ def select(records: Records) -> list[Origins]:
     """
     pages = []
     for device, df in frame.by_device(records):
-        optimizer = frame.column(df, "training.recipe.optimizer")
-        runs = df.assign(optimizer=optimizer, bed=frame.settings(df, _BED), train_steps=df["train_steps"].fillna(0))
+        optimizer, dense = (frame.column(df, name) for name in ("training.recipe.optimizer", "stages.dense"))
+        pruned = df["size_target"].notna()
+        runs = df.assign(
+            optimizer=optimizer,
+            bed=frame.settings(df, _BED),
+            train_steps=df["train_steps"].fillna(0),
+            origin=np.select([dense.notna(), pruned], ["decomposed", "pruned"], "scratch"),
+            origin_amount=dense.where(dense.notna(), df["size_target"]).astype(float).fillna(0.0),
+        )
         runs = runs[(df["measure"] == "train") & optimizer.notna()]
         own = runs[runs["experiment"].isin(EXPERIMENTS)]
         if own.empty:
             continue
         own, left_out = frame.narrow(own, _BED, ["cell_id"], "training(s)")
-        scratch = runs[(runs["experiment"] == SCRATCH) & (runs["bed"] == own["bed"].iloc[0])]
-        some = pd.concat([own, scratch])
-        some = some.assign(origin=[Origin.of(one) for one in some["record"]])
-        found, shown = list[tuple[Origin, Search]](), list[pd.DataFrame]()
-        for (origin, *_), group in frame.groups(some, ["origin", "train_steps", "optimizer"]):
-            if origin in {Origin("scratch"), *some.loc[own.index, "origin"]}:
-                kept, notes = comparable(group, f"training(s) {origin.words}")
-                found += [(origin, search) for search in searches(list(kept["record"]))]
-                shown.append(kept)
-                left_out += notes
-        df = frame.oldest_first(pd.concat(shown))
-        pages.append(Origins(**device, df=df, left_out=tuple(left_out), found=tuple(found)))
+        from_scratch = (runs["experiment"] == SCRATCH) & (runs["origin"] == "scratch")
+        some = pd.concat([own, runs[from_scratch & (runs["bed"] == own["bed"].iloc[0])]])
+        found, kept = [], []
+        by = ["origin", "origin_amount", "train_steps", "optimizer"]
+        for (origin, amount, *_), alike in frame.groups(some, by):
+            newest, notes = comparable(alike, f"training(s) {words_of(origin, amount)}")
+            found.append(searched(newest).assign(origin=origin, origin_amount=amount))
+            kept.append(newest)
+            left_out += notes
+        lines = pd.concat(found)
+        lines = lines[lines["optimizer"].isin(own.loc[own["origin"] != "scratch", "optimizer"])]
+        shown = frame.oldest_first(pd.concat(kept))
+        pages.append(Origins(**device, df=shown, left_out=tuple(left_out), lines=ordered(lines, "test_loss")))
     return pages
+
+
+def words_of(origin: str, amount: float) -> str:
+    """Return an origin in words.
+
+    >>> words_of("decomposed", 1000.0)
+    'decomposed after 1,000 dense steps'
+    """
+    if origin == "decomposed":
+        return f"decomposed after {amount:,.0f} dense steps"
+    return "from scratch" if origin == "scratch" else f"pruned to {amount:g} of its cores"
 
 
 def table(page: Origins) -> pd.DataFrame:
     """Return a line per arm, optimizer and origin, at the best of the rates that were tried."""
-    lines = []
-    for origin, search in page.ordered:
-        columns = search.columns("parameters", "train_steps")
-        named = {name: columns.pop(name) for name in ("optimizer", "ratio", "arm")}
-        lines.append(
-            {
-                "device": page.device,
-                **named,
-                "origin": origin.kind,
-                "origin_amount": origin.amount or None,
-                **columns,
-                "lr": search.best,
-                "at_edge": search.at_edge,
-                "rates": len(search.tried),
-                "remarks": search.remarks,
-            }
-        )
-    return table_of(lines, whole=("parameters", "train_steps"))
+    amount = page.lines["origin_amount"].where(page.lines["origin_amount"] > 0)
+    lines = page.lines.assign(device=page.device, origin_amount=amount, rates=page.lines["rates"].map(len))
+    columns = ["device", "optimizer", "ratio", "arm", "origin", "origin_amount", "parameters", "train_steps", *LOSS]
+    return lines[[*columns, "seeds", "lr", "at_edge", "rates", "remarks"]]
+
+
+def beside_scratch(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return how far arms are apart from themselves from scratch, of the same size and number of steps."""
+    scratch = lines["origin"] == "scratch"
+    return against(lines[~scratch], lines[scratch], ["arm", "optimizer", "train_steps"])
 
 
 def shown(page: Origins, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the differences to the same arm from scratch."""
-    more: dict[str, Any] = {
-        "optimizer": table["optimizer"].map(OPTIMIZERS),
-        "origin": [origin.words for origin, _ in page.ordered],
-        "less_scratch": [search.less(page.scratch(origin, search)) for origin, search in page.ordered],
-    }
-    columns = ["optimizer", "arm", "origin", "parameters", "train_steps", "test_loss", "less_scratch", "lr"]
-    return readable(table.assign(**more), columns)
+    own = table.assign(
+        optimizer=table["optimizer"].map(OPTIMIZERS),
+        origin=[words_of(line.origin, line.origin_amount) for line in frame.each(page.lines)],
+        less_scratch=beside_scratch(page.lines)["less"],
+    )
+    return readable(own, ["optimizer", "arm", "origin", "parameters", "train_steps", "test_loss", "less_scratch", "lr"])
 
 
 def about(page: Origins, table: pd.DataFrame) -> dict[str, Any]:
     """Return which decomposed arms end surely above, surely below and not surely apart from themselves from scratch."""
-    against: dict[str, list[str]] = {"above": [], "apart": [], "below": []}
-    for origin, search in page.ordered:
-        rival = page.scratch(origin, search)
-        if origin.kind == "decomposed" and rival is not None:
-            against[search.beside(rival)].append(f"{search.slot.arm} ({OPTIMIZERS[search.slot.optimizer]})")
-    return {"against": against, **training(page), "sure_seeds": SURE_SEEDS, "doubtful": doubtful(table)}
+    found = page.lines.join(beside_scratch(page.lines), how="inner")
+    found = found[found["origin"] == "decomposed"]
+    names = found["arm"] + " (" + found["optimizer"].map(OPTIMIZERS) + ")"
+    standing = {where: list(names[found["beside"] == where]) for where in ("above", "apart", "below")}
+    return {"against": standing, **training(page), "doubtful": doubtful(table)}
 
 
 #: By origin its marker, the marker's face, and what a legend calls it.
