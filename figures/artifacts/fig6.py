@@ -98,7 +98,7 @@ def band_words(study: Study) -> str:
     """Name what the band is, for a legend; empty where a single seed has no bounds."""
     if len(study.seeds) > 1:
         return f"lowest to highest of {len(study.seeds)} seeds"
-    return "" if study.values_are == "none" else f"95 % interval over {training.examples_words(study)} (one seed)"
+    return f"95 % interval over {training.examples_words(study)} (one seed)" if study.has_values else ""
 
 
 def looks(study: Study) -> dict[str, Stroke]:

@@ -73,11 +73,6 @@ class Metric:
         """
         return "_".join(filter(None, ("less", other, re.sub(r"\W+", "_", self.unit_apart).strip("_"))))
 
-    @property
-    def right(self) -> float:
-        """Return the value of a right answer, where examples are right or wrong."""
-        return 100.0 if self.unit == "%" else 1.0
-
     def number(self, value: float, sign: bool = False) -> str:
         """Write a value without its unit; with ``sign`` a difference."""
         text = rounded(value, 1) if self.unit == "%" else significant(value, 3 if sign else 4)
@@ -91,12 +86,8 @@ class Metric:
         """Return by how much a value is better than another one; below zero where it is worse."""
         return value - other if self.higher_is_better else other - value
 
-    def are_answers(self, values: Values) -> bool:
-        """Return whether every example is either right or wrong."""
-        return bool(np.isin(values, (0.0, self.right)).all())
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reached:
     """A model's metric, with its value for each validation example where it is their mean.
 
@@ -153,21 +144,6 @@ class Score:
         return all(self.metric.gain(end, bound) > 0 for end in self.span)
 
 
-def wilson(metric: Metric, right: int, examples: int) -> Score:
-    """Return the share of right answers of one model with Wilson's score interval.
-
-    >>> print(wilson(Metric("accuracy", "validation accuracy", "%"), 5, 10))
-    50.0 [23.7, 76.3]
-    """
-    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    share = right / examples
-    centre = share + z * z / (2 * examples)
-    spread = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
-    scale = metric.right / (1 + z * z / examples)
-    low, high = scale * (centre - spread), scale * (centre + spread)
-    return Score(metric, metric.right * share, low, high, examples, 1, "interval")
-
-
 def _stacked(models: Sequence[Reached]) -> Values | None:
     """Return the values (seed, example); None where a model has none."""
     values = [one.per_example for one in models if one.per_example is not None]
@@ -178,24 +154,32 @@ def _stacked(models: Sequence[Reached]) -> Values | None:
     return np.stack(values)
 
 
-def _bootstrapped(metric: Metric, values: Values, first: Reached) -> Score:
-    """Return the mean of ``values`` (seed, example) with bootstrap bounds; ``first`` has the number of examples."""
-    seeds, examples = values.shape
+def _bootstrapped(metric: Metric, means: Sequence[float], values: Values | None, examples: int | None) -> Score:
+    """Return the mean over seeds, with bootstrap bounds where there are ``values`` (seed, example)."""
+    seeds = len(means)
+    if values is None:
+        return Score(metric, sum(means) / seeds, None, None, examples, seeds)
     kind: ScoreKind = "bootstrap" if 1 < seeds < MIN_LAUNCHES else "interval"
-    return Score(metric, *mean_over_examples(values), first.examples or examples, seeds, kind)
+    return Score(metric, *mean_over_examples(values), examples or values.shape[1], seeds, kind)
 
 
 def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
-    """Return the mean of a metric over seeds; raises ValueError where examples differ in number."""
+    """Return the mean of a metric over seeds; raises ValueError where examples differ in number.
+
+    >>> print(score(Metric("accuracy", "validation accuracy", "%"), {0: Reached(50.0, np.array([100.0, 0.0] * 5))}))
+    50.0 [23.7, 76.3]
+    """
     if not models:
         raise ValueError("no seed to estimate from.")
     seeds = [models[seed] for seed in sorted(models)]
-    values = _stacked(seeds)
-    if values is None:
-        return Score(metric, sum(one.value for one in seeds) / len(seeds), None, None, seeds[0].examples, len(seeds))
-    if len(seeds) == 1 and metric.are_answers(values):
-        return wilson(metric, round(float(values.sum()) / metric.right), values.size)
-    return _bootstrapped(metric, values, seeds[0])
+    values, right = _stacked(seeds), 100.0 if metric.unit == "%" else 1.0
+    if values is None or len(seeds) > 1 or not np.isin(values, (0.0, right)).all():
+        return _bootstrapped(metric, [one.value for one in seeds], values, seeds[0].examples)
+    z, share, examples = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2), float((values > 0).mean()), values.size
+    centre = share + z * z / (2 * examples)
+    spread = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
+    scale = right / (1 + z * z / examples)  # Wilson's score interval
+    return Score(metric, right * share, scale * (centre - spread), scale * (centre + spread), examples, 1, "interval")
 
 
 def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int, Reached]) -> Score | None:
@@ -204,7 +188,7 @@ def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int,
     Raises ValueError where examples differ in number.
 
     >>> right, wrong = np.array([100.0, 100.0, 100.0, 100.0]), np.array([100.0, 100.0, 100.0, 0.0])
-    >>> ours, theirs = Reached(value=100.0, per_example=right), Reached(value=75.0, per_example=wrong)
+    >>> ours, theirs = Reached(100.0, right), Reached(75.0, wrong)
     >>> difference(Metric("accuracy", "validation accuracy", "%"), {0: ours}, {0: theirs}).text(sign=True)
     '+25.0 [+0.0, +75.0]'
     """
@@ -212,7 +196,5 @@ def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int,
     if not pairs:
         return None
     values = _stacked([one for pair in pairs for one in pair])
-    if values is None:
-        mean = sum(one.value - other.value for one, other in pairs) / len(pairs)
-        return Score(metric, mean, None, None, pairs[0][0].examples, len(pairs))
-    return _bootstrapped(metric, values[::2] - values[1::2], pairs[0][0])
+    apart = None if values is None else values[::2] - values[1::2]
+    return _bootstrapped(metric, [one.value - other.value for one, other in pairs], apart, pairs[0][0].examples)

@@ -58,7 +58,8 @@ def over_seeds(runs: pd.DataFrame, by: str, keys: Sequence[Any], metric: Metric)
     met = done.dropna(subset="size_met").groupby(by, sort=False)["size_met"].agg(all)
     rows["size_met"] = met.reindex(rows.index).astype(object)
     scores: Any = [score_of(metric, runs) for runs in rows["finished"]]
-    steps: Any = [steps_of(runs) for runs in rows["finished"]]
+    ends = [[curve_of(run)[-1].step for run in runs.values()] for runs in rows["finished"]]
+    steps: Any = [max(found, default=None) for found in ends]
     examples: Any = [one and one.examples for one in scores]
     rows = rows.assign(score=scores, train_steps=steps, validation_examples=examples)
     return with_estimates(rows, {metric.name: scores})
@@ -71,11 +72,6 @@ def with_estimates(rows: pd.DataFrame, estimates: Mapping[str, Iterable[Any]]) -
         for name, of in estimates.items()
     ]
     return pd.concat([rows, *found], axis=1)
-
-
-def steps_of(runs: Finished) -> int | None:
-    """Return after how many steps runs ended."""
-    return max((curve_of(run)[-1].step for run in runs.values()), default=None)
 
 
 def ends_of(metric: Metric, runs: Finished) -> dict[int, Reached]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -92,14 +92,9 @@ class Runs(frame.Page):
         return self.df[self.df["status"] == "ok"]
 
     @cached_property
-    def values_are(self) -> Literal["answers", "numbers", "none"]:
-        """Return the kind of values that each validation example has; without a finished run, answers."""
-        found = [curve_of(run)[-1].per_example for run in self.finished["record"]]
-        if any(values is None for values in found):
-            return "none"
-        return (
-            "answers" if all(self.metric.are_answers(values) for values in found if values is not None) else "numbers"
-        )
+    def has_values(self) -> bool:
+        """Return whether every validation example has a value of its own."""
+        return all(curve_of(run)[-1].per_example is not None for run in self.finished["record"])
 
     @property
     def steps_per_epoch(self) -> int | None:

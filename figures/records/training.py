@@ -5,7 +5,7 @@ All reading of these parts of a record is here.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -129,17 +129,15 @@ def reached(row: Mapping[str, Any], name: str) -> Reached:
 
 
 def _point(record: Record, row: dict[str, Any]) -> CurvePoint:
-    of_groups = reached(row, metric_of(record).name)
-    values = per_example(record, row)
-    return CurvePoint(
-        value=of_groups.value,
-        per_example=of_groups.per_example if values is None else values,
-        examples=of_groups.examples if values is None else values.size,
+    point = CurvePoint(
+        **vars(reached(row, metric_of(record).name)),
         epoch=float(row["epoch"]),
         step=int(row["step"]),
         stage=str(row["stage"]),
         ranks=_ranks(row["ranks"]),
     )
+    values = per_example(record, row)
+    return point if values is None else replace(point, per_example=values, examples=values.size)
 
 
 def curve_of(record: Record) -> tuple[CurvePoint, ...]:

@@ -6,6 +6,7 @@ in turns, since trainings run beside each other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,17 @@ from figures.page import facts, training
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
-from figures.page.style import DENSE_STROKE, FAINT, INK, bounds_handles, note, number_axis, stroke_handle, strokes
+from figures.page.style import (
+    DENSE_STROKE,
+    FAINT,
+    INK,
+    Stroke,
+    bounds_handles,
+    note,
+    number_axis,
+    stroke_handle,
+    strokes,
+)
 from figures.records.crossover import listed
 from figures.records.metric import Metric
 from figures.records.reach import reach_of
@@ -161,10 +172,8 @@ def _limits(study: Study) -> pd.DataFrame:
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the value against each cost, with the front of each."""
     metric, limits, named = study.metric, _limits(study), table.assign(run=study.rows["run"].array)
-    methods = table["arm"].str.partition(":")[0]
     style = strokes(list(dict.fromkeys([COMERA, *table.loc[table["arm"] != DENSE, "arm"]]))) | {DENSE: DENSE_STROKE}
     drawn = {*points_of(metric, table)["arm"]}
-    forms = {arm for arm, method in zip(table["arm"], methods, strict=True) if arm in drawn and arm != method in drawn}
     handles = [
         stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
         for arm in style
@@ -182,43 +191,52 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
         if not drawn:
             training.nothing_finished(axes)
             continue
-        points, shown_limits = points_of(metric, named, cost), limits if cost == SIZE else limits[:0]
-        low, high = training.bounds_of(points, metric.name)
-        points = points.assign(low=low, high=high)
-        axes.set_xscale("log")
-        sizes = [*points[cost], *shown_limits["size"]]
-        axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
-        number_axis(axes.xaxis, LogLocator(10, subs=(1, 2, 5)))
-        room = high.max() - low.min() or abs(high.max()) or 1.0  # one point without bounds has no extent
-        axes.set_ylim(low.min() - 0.06 * room, high.max() + 0.12 * room)
-        axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-        front = points[dominators(metric, points, cost).isna()]
-        end = axes.get_xlim()[1], front[metric.name].iloc[-1]
-        axes.step([*front[cost], end[0]], [*front[metric.name], end[1]], where="post", zorder=2, **_FRONT)
-        for arm, stroke in style.items():
-            some = points[points["arm"] == arm]
-            if some.empty:
-                continue
-            # points of equal size stand side by side, forms of an arm farther than itself
-            shift = {COMERA: -3.0, DENSE: 0.0}.get(arm.partition(":")[0], 3.0) * (2.5 if arm in forms else 1)
-            place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
-            words: dict[str, Any] = {"xycoords": place, "va": "top" if shift > 0 else "bottom", "fontsize": 6.5}
-            words["ha"] = "left" if shift < 0 else "right" if shift > 0 else "center"
-            for point in some.to_dict("records"):
-                look = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
-                training.whisker(axes, point[cost], point["low"], point["high"], **look)
-                if not forms or arm in (COMERA, DENSE):  # the ratios of the others are the same, in the same order
-                    label = point["run"].removeprefix(arm).lstrip(", ") or arm
-                    at, dy = (point["low"], -3) if shift > 0 else (point["high"], 3)
-                    note(axes, label, (point[cost], at), (0, dy), **words)
-            look = {"linewidth": 1.2, "markersize": 5, "transform": place, "zorder": 4}
-            axes.plot(some[cost], some[metric.name], **stroke.look, **look)
-        for number, limit in enumerate(frame.each(shown_limits)):
-            axes.axvline(limit.size, color=style[limit.arm].colour, zorder=1, **_LIMIT)
-            side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
-            look = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom", "fontsize": 6.5, "ha": side}
-            note(axes, limit.words, (limit.size, 0.02), (dx, 0), **look)
+        _panel(axes, metric, named, cost, style, limits if cost == SIZE else limits[:0])
     return paper.finish()
+
+
+def _panel(
+    axes: Any, metric: Metric, table: pd.DataFrame, cost: str, style: Mapping[str, Stroke], limits: pd.DataFrame
+) -> None:
+    """Draw the points and their front, those that none beats, and the smallest sizes within reach."""
+    points = points_of(metric, table, cost)
+    low, high = training.bounds_of(points, metric.name)
+    points = points.assign(low=low, high=high)
+    axes.set_xscale("log")
+    sizes = [*points[cost], *limits["size"]]
+    axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
+    number_axis(axes.xaxis, LogLocator(10, subs=(1, 2, 5)))
+    room = high.max() - low.min() or abs(high.max()) or 1.0  # one point without bounds has no extent
+    axes.set_ylim(low.min() - 0.06 * room, high.max() + 0.12 * room)
+    axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+    front = points[dominators(metric, points, cost).isna()]
+    end = axes.get_xlim()[1], front[metric.name].iloc[-1]
+    axes.step([*front[cost], end[0]], [*front[metric.name], end[1]], where="post", zorder=2, **_FRONT)
+    drawn = {*points_of(metric, table)["arm"]}
+    forms = {arm for arm in drawn if arm != arm.partition(":")[0] in drawn}  # that stand beside the plain arm
+    for arm, stroke in style.items():
+        some = points[points["arm"] == arm]
+        if some.empty:
+            continue
+        # points of equal size stand side by side, forms of an arm farther than itself
+        shift = {COMERA: -3.0, DENSE: 0.0}.get(arm.partition(":")[0], 3.0) * (2.5 if arm in forms else 1)
+        place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
+        words: dict[str, Any] = {"xycoords": place, "va": "top" if shift > 0 else "bottom", "fontsize": 6.5}
+        words["ha"] = "left" if shift < 0 else "right" if shift > 0 else "center"
+        for point in some.to_dict("records"):
+            look = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
+            training.whisker(axes, point[cost], point["low"], point["high"], **look)
+            if not forms or arm in (COMERA, DENSE):  # the ratios of the others are the same, in the same order
+                label = point["run"].removeprefix(arm).lstrip(", ") or arm
+                at, dy = (point["low"], -3) if shift > 0 else (point["high"], 3)
+                note(axes, label, (point[cost], at), (0, dy), **words)
+        look = {"linewidth": 1.2, "markersize": 5, "transform": place, "zorder": 4}
+        axes.plot(some[cost], some[metric.name], **stroke.look, **look)
+    for number, limit in enumerate(frame.each(limits)):
+        axes.axvline(limit.size, color=style[limit.arm].colour, zorder=1, **_LIMIT)
+        side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
+        look = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom", "fontsize": 6.5, "ha": side}
+        note(axes, limit.words, (limit.size, 0.02), (dx, 0), **look)
 
 
 ARTIFACT = Artifact(

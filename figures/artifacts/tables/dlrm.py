@@ -4,6 +4,7 @@ Differences are to dense tables with sparse gradients, the strongest uncompresse
 validation lines. Synthetic logs are called so and decide no claim.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from figures.claims.rule import Rule
 from figures.columns import readable
 from figures.page import training
 from figures.page.captions import beside
-from figures.records.metric import Metric
+from figures.records.metric import Metric, Score
 from figures.records.seeds import Finished, less, score_of, with_estimates
 from figures.records.studies import Study, studies
 
@@ -28,7 +29,7 @@ METRICS = (
     Metric("auc", "AUC"),
     Metric("log_loss", "log loss", "nats", higher_is_better=False),
 )
-NCE, ACCURACY, AUC, LOG_LOSS = METRICS
+NCE, ACCURACY, AUC, _ = METRICS
 RIVAL = "dense:sparse"
 
 #: How far below dense still counts as equal, in points of accuracy and in normalised cross entropy; and the seeds.
@@ -78,6 +79,21 @@ def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     return {**training.about_study(study, table), "synthetic": synthetic, "teacher": teacher}
 
 
+def between(dataset: str, apart: Score, low: float, high: float, words: str, found: Sequence[Finding]) -> Judgement:
+    """Judge whether both bounds of a difference, of three seeds on Criteo's log, lie between two numbers."""
+    if dataset != "criteo":
+        why = f"The claim is about Criteo's log; these runs are on {dataset}."
+        return Judgement("not tested here", why, found)
+    if apart.seeds < SEEDS_NEEDED:
+        why = f"Inconclusive: {apart.seeds} seed(s), {SEEDS_NEEDED} are needed."
+        return Judgement("not tested here", why, found)
+    bottom, top = apart.span
+    if low <= bottom and top <= high:
+        return Judgement("reproduced", f"Both bounds lie {words}.", found)
+    outcome: Outcome = "not reproduced" if top < low or bottom > high else "partly"
+    return Judgement(outcome, f"Not both bounds lie {words}.", found)
+
+
 def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) -> Rule:
     """Return the rule for a difference to dense whose bounds both lie between two numbers."""
 
@@ -90,20 +106,10 @@ def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) ->
         mine, theirs = score_of(metric, ours), score_of(metric, dense)
         numbers = (Finding(heading, f"{mine} / {theirs} / {apart.text(sign=True)}"),)
         parameters = study.dense_parameters or 0
-        if study.dataset != "criteo":
-            why = f"The claim is about Criteo's log; these runs are on {study.dataset}."
-            return Judgement("not tested here", why, numbers)
-        if parameters < 5e8:
+        if study.dataset == "criteo" and parameters < 5e8:
             why = f"The claim is about full tables; the dense model of these runs has {parameters:,} parameters."
             return Judgement("not tested here", why, numbers)
-        if apart.seeds < SEEDS_NEEDED:
-            why = f"Inconclusive: {apart.seeds} seed(s), {SEEDS_NEEDED} are needed."
-            return Judgement("not tested here", why, numbers)
-        bottom, top = apart.span
-        if low <= bottom and top <= high:
-            return Judgement("reproduced", f"Both bounds lie {words}.", numbers)
-        outcome: Outcome = "not reproduced" if top < low or bottom > high else "partly"
-        return Judgement(outcome, f"Not both bounds lie {words}.", numbers)
+        return between(study.dataset, apart, low, high, words, numbers)
 
     unit = "points" if metric.unit == "%" else ""
     quantity = f"{metric.text} of comera less that of dense, {SEEDS_NEEDED} seeds, {words}"

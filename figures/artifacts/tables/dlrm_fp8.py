@@ -7,8 +7,8 @@ import pandas as pd
 from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.artifacts import fig14
-from figures.artifacts.tables.dlrm import ACCURACY, AUC, MARGINS, NCE, SEEDS_NEEDED
-from figures.claims.claims import Claim, Finding, Judgement, Outcome
+from figures.artifacts.tables.dlrm import ACCURACY, AUC, MARGINS, NCE, between
+from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
 from figures.page import training
 from figures.page.captions import beside
@@ -43,17 +43,8 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
     if less is None:
         return Judgement("not tested here", "No pair of runs of comera in FP8 and in FP32 with one seed.")
     found = [Finding(f"accuracy of comera in FP8 less FP32, {less.seeds_text}", less.text(sign=True))]
-    if page.dataset != "criteo":
-        why = f"The claim is about Criteo's log; these runs are on {page.dataset}."
-        return Judgement("not tested here", why, found)
-    if less.seeds < SEEDS_NEEDED:
-        return Judgement("not tested here", f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.", found)
-    low, high = less.span
     margin = MARGINS["accuracy"]
-    if low >= -margin:
-        return Judgement("reproduced", f"Both bounds lie above -{margin:g} points.", found)
-    outcome: Outcome = "not reproduced" if high < -margin else "partly"
-    return Judgement(outcome, f"Not both bounds lie above -{margin:g} points.", found)
+    return between(page.dataset, less, -margin, 100.0, f"above -{margin:g} points", found)
 
 
 ARTIFACT: Artifact[Precisions] = Artifact(
