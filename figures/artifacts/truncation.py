@@ -74,9 +74,7 @@ def table(study: Study) -> pd.DataFrame:
         nothing_cut=rows["finished"].map(_nothing_cut),
         predicted_peak_mib=rows["peak_memory_predicted_mib"],
     )
-    of = study.finished.dropna(subset="peak_memory_predicted_mib").groupby("slot", sort=False)[parts]
-    means = of.sum().div(of.size(), axis=0)
-    rows = rows.join(means.where(means > 0))
+    rows[parts] = rows[parts].where(rows[parts] > 0)
     columns = ["device", "dataset", "run", "status", "seeds", "stored_mib", "tensorized_mib"]
     columns += [*training.ends("step_trained_over_full"), "blocks", "step_trained_ms", "step_full_ms", "nothing_cut"]
     columns += ["predicted_peak_mib", *parts, *training.ends(study.metric.name), "older_code"]

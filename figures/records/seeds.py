@@ -15,9 +15,8 @@ from figures.text import NOT_RECORDED, bounds, significant
 #: Finished runs by seed.
 Finished = Mapping[int, Record]
 
-#: Sizes of a trained model, and columns whose mean over seeds is shown.
-SIZES = ("stored_mib", "total_ratio", "tensorized_mib", "tensorized_ratio")
-MEANS = ("size_fraction", "size_target", "flops_per_step", "peak_memory_predicted_mib", "parameters")
+#: Sizes of a trained model, which have the least and the greatest of the seeds too.
+SIZES = ["stored_mib", "total_ratio", "tensorized_mib", "tensorized_ratio"]
 
 #: S may exceed S0 by this factor and still count as reached: both are quotients of whole numbers.
 _ROUNDING = 1 + 1e-9
@@ -37,7 +36,8 @@ def with_sizes(df: pd.DataFrame) -> pd.DataFrame:
 def over_seeds(runs: pd.DataFrame, by: str, keys: Sequence[Any], metric: Metric) -> pd.DataFrame:
     """Return a row for each of ``keys``, values of the column ``by``.
 
-    ``finished`` has the finished records by seed, ``score`` what they reached. A size that a seed lacks is empty.
+    ``finished`` has the finished records by seed, ``score`` what they reached. Of every number of a record there is the
+    mean, which is missing where a seed lacks it.
     """
     runs = runs.sort_values("seed", kind="stable")
     done = runs[runs["status"] == "ok"]
@@ -48,11 +48,12 @@ def over_seeds(runs: pd.DataFrame, by: str, keys: Sequence[Any], metric: Metric)
     statuses = runs.groupby(by, sort=False)["status"].agg(lambda found: " / ".join(found.unique()))
     rows["status"] = statuses.reindex(rows.index, fill_value=NOT_RECORDED).where(~rows["finished"].map(bool), "ok")
     rows["seeds"] = [" ".join(map(str, seeds)) for seeds in rows["finished"]]
-    names = [*SIZES, *MEANS]
+    names = list(done.select_dtypes("number"))
     of = done.astype(dict.fromkeys(names, float)).groupby(by, sort=False)
     complete = of[names].count().eq(of.size(), axis=0)
-    for statistic, end in (("mean", ""), ("min", "_low"), ("max", "_high")):
-        rows = rows.join(of[names].agg(statistic).where(complete).add_suffix(end))
+    rows = rows.join(of[names].mean().where(complete))
+    for statistic, end in (("min", "_low"), ("max", "_high")):
+        rows = rows.join(of[SIZES].agg(statistic).where(complete[SIZES]).add_suffix(end))
     for name in SIZES:
         rows[f"{name}_bounds"] = rows[name].notna().map({True: "range", False: None})
     met = done.dropna(subset="size_met").groupby(by, sort=False)["size_met"].agg(all)
