@@ -7,10 +7,11 @@ number on a line is that of the product that sums over it. Axes are in inches, s
 import math
 from typing import Any
 
+import pandas as pd
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
+from figures.frame import rows
 from figures.page.style import FAINT, INK
-from figures.records.plans import MeasuredPlan, Planned, span_of
 
 _CORE, _BADGE = 0.105, 0.062
 _SMALL, _TINY = 6.0, 5.0
@@ -49,122 +50,112 @@ def _box(axes: Any, left: float, right: float, middle: float, half: float, **sty
     axes.add_patch(FancyBboxPatch((left, middle - half), right - left, 2 * half, boxstyle=shape, **style))
 
 
-def summed_by(plan: MeasuredPlan, half: int) -> tuple[dict[int, int], dict[int, int]]:
-    """Which product, counted from 1, sums over each bond (by the core before it) and over each in-mode (by its core).
-
-    >>> from figures.records.plans import PlannedProduct
-    >>> product = PlannedProduct("x", "G1-2", "y", 5, 4, 6)
-    >>> merge = PlannedProduct("G1", "G2", "G1-2", 4, 3, 6)
-    >>> summed_by(MeasuredPlan("dense", ((1, 2),), (merge, product), 0, 0.0, 0.0, 0.0, (), ""), half=1)
-    ({1: 1}, {1: 2})
-    """
-    bonds: dict[int, int] = {}
-    modes: dict[int, int] = {}
-    for number, product in enumerate(plan.products, start=1):
-        left, right = span_of(product.left), span_of(product.right)
-        assert right is not None
-        if left is not None:
-            bonds[left[1]] = number
-        else:
-            modes |= dict.fromkeys(range(right[0], min(right[1], half) + 1), number)
-            if right[0] > 1:
-                bonds[right[0] - 1] = number
-    return bonds, modes
-
-
-def draw_network(axes: Any, planned: Planned, plan: MeasuredPlan, width: float) -> None:
+def draw_network(axes: Any, layer: Any, steps: pd.DataFrame, width: float) -> None:
     """Draw the chain of cores above, the activations ``x`` below their in-modes, with the order of contraction."""
-    half = len(planned.in_modes)
+    half = len(layer.in_modes)
     step = width / (2 * half)
     y, y_x, foot = 0.78, 0.28, 0.4
-    places = {core: ((core - 0.5) * step, y) for core in range(1, 2 * half + 1)}
-    bonds, modes = summed_by(plan, half)
-    for first, last in plan.segments:
+    xs = {core: (core - 0.5) * step for core in range(1, 2 * half + 1)}
+    bonds: dict[int, int] = {}  # the product that sums over each bond, by the core before it
+    modes: dict[int, int] = {}  # the product that sums over each in-mode, by its core
+    for one in rows(steps[steps["pass"] == "forward"]):
+        first, last = _span(one.right)
+        bonds[first - 1] = one.number
+        if not one.left.startswith("G"):
+            modes |= dict.fromkeys(range(first, min(last, half) + 1), one.number)
+    for first, last in layer.segments:
         if first < last:
-            left, right = places[first][0], places[last][0]
+            left, right = xs[first + 1], xs[last + 1]
             _box(axes, left - 0.13, right + 0.13, y + 0.03, 0.2, linestyle=(0, (3, 1.5)), **_SEGMENT)
-            _write(axes, ((left + right) / 2, y + 0.33), f"G{first}-{last}", color=INK)
-    for bond, rank in enumerate(planned.ranks, start=1):
-        _line(axes, places[bond], places[bond + 1])
+            _write(axes, ((left + right) / 2, y + 0.33), f"G{first + 1}-{last + 1}", color=INK)
+    for bond, rank in enumerate(layer.ranks, start=1):
+        _line(axes, (xs[bond], y), (xs[bond + 1], y))
         _write(axes, (bond * step, y + 0.135), f"{rank:,}", _TINY + 0.5)
         badge(axes, (bond * step, y), bonds[bond])
-    for core, mode in enumerate((*planned.in_modes, *planned.out_modes), start=1):
-        x = places[core][0]
-        _line(axes, places[core], (x, y_x if core <= half else foot))
+    for core, mode in enumerate((*layer.in_modes, *layer.out_modes), start=1):
+        x = xs[core]
+        _line(axes, (x, y), (x, y_x if core <= half else foot))
         if core <= half:
             middle = (y + y_x) / 2 - 0.03
             badge(axes, (x, middle), modes[core])
             _write(axes, (x + 0.08, middle), f"{mode:,}", _TINY + 0.5, ha="left")
         else:
             _write(axes, (x, foot - 0.07), f"{mode:,}", _TINY + 0.5)
-        _tensor(axes, places[core], f"G{core}")
-    left, right = places[1][0], places[half][0]
-    _box(axes, left - 0.14, right + 0.14, y_x, 0.1, **_X)
-    _write(axes, ((left + right) / 2, y_x), "x")
-    slot = planned.slot
-    _line(axes, ((left + right) / 2, y_x - 0.1), ((left + right) / 2, y_x - 0.2))
-    _write(axes, ((left + right) / 2, 0.02), f"B = {slot.tokens:,}, N = {slot.in_features:,}")
-    _write(axes, ((half + 0.5) * step + (half - 1) * step / 2, foot - 0.2), f"M = {slot.out_features:,}")
+        _tensor(axes, (x, y), f"G{core}")
+    middle = (xs[1] + xs[half]) / 2
+    _box(axes, xs[1] - 0.14, xs[half] + 0.14, y_x, 0.1, **_X)
+    _write(axes, (middle, y_x), "x")
+    _line(axes, (middle, y_x - 0.1), (middle, y_x - 0.2))
+    _write(axes, (middle, 0.02), f"B = {layer.tokens:,}, N = {layer.in_features:,}")
+    _write(axes, ((half + 0.5) * step + (half - 1) * step / 2, foot - 0.2), f"M = {layer.out_features:,}")
 
 
-def _places(plan: MeasuredPlan, width: float) -> dict[str, Point]:
-    """Where each tensor of the tree stands: leaves in the chain's order, operands one level below their product."""
-    leaves = _leaves(plan)
-    left, right, bottom, top = 0.16, 0.14, 0.13, HEIGHT - 0.13
-    step = (width - left - right) / (len(leaves) - 1)
-    across = {name: left + place * step for place, name in enumerate(leaves)}
-    for product in plan.products:
-        across[product.result] = (across[product.left] + across[product.right]) / 2
-    depth = {"y": 0}
-    for product in reversed(plan.products):
-        depth |= dict.fromkeys((product.left, product.right), depth[product.result] + 1)
-    drop = (top - bottom) / max(depth.values())
-    return {name: (across[name], top - drop * depth[name]) for name in depth}
-
-
-def _leaves(plan: MeasuredPlan) -> tuple[str, ...]:
-    return ("x", *(f"G{core}" for core in range(1, plan.segments[-1][1] + 1)))
-
-
-def draw_forward(axes: Any, plan: MeasuredPlan, width: float) -> None:
+def draw_forward(axes: Any, steps: pd.DataFrame, width: float) -> None:
     """Draw a product where two lines meet, numbered in its order, with the name of its result."""
-    places = _places(plan, width)
-    for number, product in enumerate(plan.products, start=1):
-        at = places[product.result]
-        for operand in (product.left, product.right):
-            _line(axes, places[operand], at)
-        badge(axes, at, number)
-    _name_results(axes, plan, places, "", 0.08)
+    forward = steps[steps["pass"] == "forward"]
+    places = _places(forward, width)
+    for one in rows(forward):
+        for operand in (one.left, one.right):
+            _line(axes, places[operand], places[one.result])
+        badge(axes, places[one.result], one.number)
+    _name_tensors(axes, forward, places, "", 0.08)
 
 
-def draw_backward(axes: Any, plan: MeasuredPlan, width: float) -> None:
+def draw_backward(axes: Any, steps: pd.DataFrame, width: float) -> None:
     """Draw the same tree from the result down; a product on each arrow, numbered after the forward ones."""
-    places = _places(plan, width)
-    numbers = {gradient.result: number for number, gradient in enumerate(plan.backward, start=len(plan.products) + 1)}
-    for product in plan.products:
-        at, operands = places[product.result], (product.left, product.right)
-        middles = [_arrow(axes, at, places[one], _CORE if one in _leaves(plan) else 0.0) for one in operands]
+    forward, numbers = steps[steps["pass"] == "forward"], dict(zip(steps["result"], steps["number"], strict=True))
+    places = _places(forward, width)
+    results = set(forward["result"])
+    for one in rows(forward):
+        at, operands = places[one.result], (one.left, one.right)
+        middles = [_arrow(axes, at, places[name], 0.0 if name in results else _CORE) for name in operands]
         apart = max(_BADGE + 0.005 - (middles[1][0] - middles[0][0]) / 2, 0.0)
         for operand, (x, y), side in zip(operands, middles, (-1, 1), strict=True):
             badge(axes, (x + side * apart, y), numbers[f"d{operand}"])
         axes.add_patch(Circle(at, 0.022, facecolor=INK, linewidth=0, zorder=4))
-    _name_results(axes, plan, places, "d", 0.05)
+    _name_tensors(axes, forward, places, "d", 0.05)
 
 
-def _name_results(axes: Any, plan: MeasuredPlan, places: dict[str, Point], prefix: str, gap: float) -> None:
-    """Names of results on the side away from the line that leads up; leaves carry theirs inside."""
-    for name in _leaves(plan):
+def _span(name: str) -> tuple[int, int]:
+    """Return the first and the last core of ``G3`` or ``G1-3``."""
+    first, _, last = name.removeprefix("G").partition("-")
+    return int(first), int(last or first)
+
+
+def _leaves(forward: pd.DataFrame) -> list[str]:
+    """Return the tensors that no product forms, in the order of the chain."""
+    cores = {*forward["left"], *forward["right"]} - {*forward["result"], "x"}
+    return ["x", *sorted(cores, key=_span)]
+
+
+def _places(forward: pd.DataFrame, width: float) -> dict[str, Point]:
+    """Return where each tensor of the tree stands: leaves in the chain's order, operands one level below a product."""
+    leaves = _leaves(forward)
+    left, right, bottom, top = 0.16, 0.14, 0.13, HEIGHT - 0.13
+    step = (width - left - right) / (len(leaves) - 1)
+    across = {name: left + place * step for place, name in enumerate(leaves)}
+    for one in rows(forward):
+        across[one.result] = (across[one.left] + across[one.right]) / 2
+    depth = {"y": 0}
+    for one in rows(forward[::-1]):
+        depth |= dict.fromkeys((one.left, one.right), depth[one.result] + 1)
+    drop = (top - bottom) / max(depth.values())
+    return {name: (across[name], top - drop * depth[name]) for name in depth}
+
+
+def _name_tensors(axes: Any, forward: pd.DataFrame, places: dict[str, Point], prefix: str, gap: float) -> None:
+    """Write names of results on the side away from the line that leads up; leaves carry theirs inside."""
+    for name in _leaves(forward):
         if name == "x":
-            (x, y), text = places[name], f"{prefix}{name}"
+            x, y = places[name]
             _box(axes, x - 0.13, x + 0.13, y, 0.085, **_X)
-            _write(axes, (x, y), text)
+            _write(axes, (x, y), f"{prefix}{name}")
         else:
             _tensor(axes, places[name], f"{prefix}{name}")
-    of_left_operands = {product.left for product in plan.products}
-    for product in plan.products:
-        x, y = places[product.result]
-        side, align = (-1, "right") if product.result in of_left_operands else (1, "left")
-        _write(axes, (x + side * gap, y + 0.01), f"{prefix}{product.result}", ha=align, va="bottom")
+    for name in forward["result"]:
+        x, y = places[name]
+        side, align = (-1, "right") if name in set(forward["left"]) else (1, "left")
+        _write(axes, (x + side * gap, y + 0.01), f"{prefix}{name}", ha=align, va="bottom")
 
 
 def _arrow(axes: Any, start: Point, end: Point, short: float) -> Point:

@@ -153,7 +153,7 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
 def _cell(record: Record) -> tuple[str, str]:
     """Return what the cell is one of, and which one it is."""
     if record.measure == "plan":
-        return "", plans.slot_of(record).text
+        return "", plans.shape_of(record)
     ratio = f" {record.ratio:g}x" if record.ratio is not None else ""
     if record.measure == "train":
         return f"{record.arm}{ratio}, {slot_of(record).goal}", f"seed {record.seed}"
