@@ -5,9 +5,6 @@ beside the model (:mod:`bench.estimate.communication`); the model for up to 1,02
 which rate.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,14 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from bench.core.intervals import Estimate
-from bench.estimate.communication import LINKS
+from bench.estimate.communication import LINKS, winners
 from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
 from figures.artifacts.beyond.distributed.arms import by_arm, style
-from figures.artifacts.beyond.distributed.measured import COUNTS, ScalingPage, link_words, select
-from figures.artifacts.beyond.distributed.paper import QUICKEST, RANKS, SLOWEST, WORKLOADS, rate_words
-from figures.columns import across, bounds_kinds, readable, table_of
+from figures.artifacts.beyond.distributed.measured import COUNTS, ScalingPage, select
+from figures.artifacts.beyond.distributed.paper import RANKS, WORKLOADS, rate_words
+from figures.columns import across, bounds_kinds, readable
+from figures.frame import rows
 from figures.page import facts
 from figures.page.captions import beside
 from figures.page.drawn import Caption
@@ -38,16 +35,16 @@ from figures.page.style import (
     stroke_handle,
     whisker_handles,
 )
-from figures.records.time_values import step_of
-from figures.text import NOT_RECORDED, bounds, pairing, significant
+from figures.text import NOT_RECORDED, significant
 
-EXPERIMENT, ON_PAPER = "scaling", "scaling_model"
-
-#: The rival that sends less than CoMERA.
-FEWEST = "dense+powersgd_4"
+#: The number of ranks at which links are compared on paper.
+COMPARED = 64
 
 #: The model is held to be right within this share of what was measured.
 TOLERANCE = 0.15
+
+#: Rates in Gbit/s over which links are compared: from a home's to NVLink's.
+SLOWEST, QUICKEST = 0.01, 3600.0
 
 #: Links of the panels on paper, with dashes and the filling of markers: what most have, and what large machines have.
 SHOWN_LINKS: dict[str, tuple[Any, str]] = {
@@ -56,209 +53,200 @@ SHOWN_LINKS: dict[str, tuple[Any, str]] = {
     "nvlink": ((0, (1, 1.2)), "left"),
 }
 
-#: Arms of the panels on paper.
-SHOWN_ARMS = (COMERA, DENSE, "dense:row_wise", FEWEST)
-
-_MARKERS = {"sent_buckets_mib": "o", "sent_analytic_mib": "s", "sent_interface_mib": "x"}
-
-#: Where the step over a link without a limit stands, in Mbit/s.
-_NO_LIMIT = 40_000.0
-
-#: Rates of less than this ratio have no room for their words beside each other.
-_NEAR = 3.0
-
-
-#: What a measured step is of, by the quantity in the table: the column of a table with a line per step.
+#: What a measured step is of: the quantity and its unit in the table, by the column of the steps.
 _QUANTITIES = {
-    "step": "step_time_ms",
-    "step over comera's": "time_over_comera",
-    "step without exchange": "compute_ms",
-    "step by the model": "model_ms",
-    **{f"sent {words}": column for column, words in COUNTS.items()},
-    "held by the exchange": "exchange_memory_mib",
+    "step_time_ms": ("step", "ms"),
+    "time_over_comera": ("step over comera's", "x"),
+    "compute_time_ms": ("step without exchange", "ms"),
+    "model_ms": ("step by the model", "ms"),
+    **{column: (f"sent {words}", "MiB") for column, words in COUNTS.items()},
+    "exchange_memory_mib": ("held by the exchange", "MiB"),
 }
 
 
 def table(page: ScalingPage) -> pd.DataFrame:
     """Return a line per number: of each measured step, of models on paper, and of which arm takes least."""
-    lines: list[dict[str, object]] = []
-
-    def add(of: str, arm: str, ranks: int, link: str, quantity: str, unit: str, value: Estimate | float | None) -> None:
-        found = value if isinstance(value, Estimate) else Estimate(value, None, None, 0) if value else None
-        lines.append(
-            {
-                "device": page.device,
-                "of": of,
-                "arm": arm,
-                "ranks": ranks,
-                "link": link,
-                "quantity": quantity,
-                "unit": unit,
-                **bounds("value", found),
-                "launches": found.launches if found and found.blocks else None,
-            }
-        )
-
-    for arm, mbit in page.steps:
-        record, place = page.measured[arm, mbit], ("measured", arm, page.ranks, link_words(mbit))
-        add(*place, "step", "ms", step_of(record))
-        add(*place, "step over comera's", "x", page.ratio(arm, mbit))
-        add(*place, "step without exchange", "ms", record.compute_time_ms)
-        add(*place, "step by the model", "ms", page.model_ms(arm, mbit))
-        for column, words in COUNTS.items():
-            add(*place, f"sent {words}", "MiB", getattr(record, column))
-        add(*place, "held by the exchange", "MiB", record.exchange_memory_mib)
+    steps, ranks = with_model(page), ranks_of(page)
+    parts = []
+    for column, (quantity, unit) in _QUANTITIES.items():
+        part = pd.DataFrame({"of": "measured", "arm": steps["arm"], "ranks": ranks, "link": steps["link"]})
+        part["quantity"], part["unit"], part["value"] = quantity, unit, steps[column].where(steps[column] != 0)
+        if column in ("step_time_ms", "time_over_comera"):
+            part["launches"] = steps["launches" if column == "step_time_ms" else "ratio_launches"]
+            ends = {f"{column}{end}": f"value{end}" for end in ("_low", "_high", "_bounds")}
+            part = part.join(steps[list(ends)].rename(columns=ends))
+        parts.append(part)
+    measured = pd.concat(parts).sort_index(kind="stable")
+    lines = []
     for one in page.papers:
         for ranks in RANKS:
+            place = {"of": one.workload, "arm": one.arm, "ranks": ranks}
             sent = one.training(one.batch).sent_mib(ranks)
-            add(one.workload, one.arm, ranks, "any", "sent on paper", "MiB", sent)
+            lines.append({**place, "link": "any", "quantity": "sent on paper", "unit": "MiB", "value": sent})
             for link in LINKS.values():
                 if ranks <= link.most_ranks:
-                    place = (one.workload, one.arm, ranks, link.words)
-                    add(*place, "step, weak scaling", "ms", one.weak_ms(ranks, link))
-                    add(*place, "step, strong scaling", "ms", one.strong_ms(ranks, link))
-    for case in page.cases:
-        for arm, low, high in case.winners:
-            add(case.words, arm, 0, rate_words(low), "least time up to", "Gbit/s", high)
-    return table_of(lines, whole=("launches",))
+                    place |= {"link": link.words, "unit": "ms"}
+                    lines.append({**place, "quantity": "step, weak scaling", "value": one.weak_ms(ranks, link)})
+                    lines.append({**place, "quantity": "step, strong scaling", "value": one.strong_ms(ranks, link)})
+    for words, curves in _cases(page).items():
+        for arm, low, high in winners(curves, SLOWEST, QUICKEST):
+            place = {"of": words, "arm": arm, "ranks": 0, "link": rate_words(low)}
+            lines.append({**place, "quantity": "least time up to", "unit": "Gbit/s", "value": high})
+    columns = ["device", "of", "arm", "ranks", "link", "quantity", "unit"]
+    columns += ["value", "value_low", "value_high", "value_bounds", "launches"]
+    found = pd.concat([measured, pd.DataFrame(lines, columns=columns)], ignore_index=True).assign(device=page.device)
+    found["launches"] = found["launches"].where(found["launches"] != 0)
+    return found[columns].astype({"value": float, "launches": "Int64"})
 
 
-def measured(page: ScalingPage, table: pd.DataFrame) -> pd.DataFrame:
-    """Return a line per measured step, with its rate and marks, and why it has no time."""
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in table[table["of"] == "measured"].to_dict("records"):
-        line, name = lines.setdefault((one["arm"], one["link"]), {}), _QUANTITIES[one["quantity"]]
-        line |= {f"{name}{end}": one[f"value{end}"] for end in ("", "_low", "_high", "_bounds")}
-        if name == "step_time_ms":
-            line["launches"] = one["launches"]
-    found = []
-    for arm, mbit in page.steps:
-        record, line = page.measured[arm, mbit], lines[arm, link_words(mbit)]
-        failed = "" if record.status == "ok" else record.message
-        place = {"arm": arm, "mbit": mbit, "link": link_words(mbit), "time_status": record.status, "message": failed}
-        marks = {"older_code": bool(page.older(record)), "time_pairing": pairing(page.ratio(arm, mbit))}
-        found.append({**place, **line, **marks})
-    return table_of(found)
+def ranks_of(page: ScalingPage) -> int:
+    """Return the number of ranks of the measured steps."""
+    return int(page.steps["world_size"].max()) if len(page.steps) else 2
 
 
-def shown(page: ScalingPage, table: pd.DataFrame) -> pd.DataFrame:
-    """Return a line per arm: what it sends and holds, and its step over each link with the ratio to CoMERA's."""
-    steps = measured(page, table)
-    if steps.empty:
-        return pd.DataFrame(columns=["arm"])
-    found = across(steps, "arm", "link", {"step_time_ms": f"time_over_{COMERA}"})
-    names = list(dict.fromkeys(steps["arm"]))
-    sizes = steps.groupby("arm")[["sent_buckets_mib", "exchange_memory_mib"]].median().loc[names].reset_index()
-    more = readable(sizes, ["sent_buckets_mib", "exchange_memory_mib"])
-    joined = pd.concat([found.iloc[:, :1], more, found.iloc[:, 1:]], axis=1)
-    return joined.iloc[[names.index(arm) for arm in page.arms]].reset_index(drop=True)
+def with_model(page: ScalingPage) -> pd.DataFrame:
+    """Return the measured steps with what the model says of each, of which it knows nothing but the compute."""
+    known = [
+        model.ms(one.link_mbit, None if pd.isna(one.compute_time_ms) else one.compute_time_ms) if model else None
+        for one in rows(page.steps)
+        for model in [page.models.get(one.arm)]
+    ]
+    return page.steps.assign(model_ms=pd.Series(known, page.steps.index, dtype=float))
 
 
-def about(page: ScalingPage, table: pd.DataFrame) -> dict[str, Any]:
-    """Return how far the model lies from what was measured, what is on paper, and which arm takes least where."""
-    steps, papers = measured(page, table), page.papers
-    fit: dict[str, Any] = {}
-    if len(steps) and (steps["model_ms"].notna() & steps["step_time_ms"].notna()).any():
-        tested = steps.dropna(subset=["model_ms", "step_time_ms"])
-        errors = [one["model_ms"] / one["step_time_ms"] - 1 for one in tested.to_dict("records")]
-        worst = max(range(len(errors)), key=lambda place: abs(errors[place]))
-        near = sum(abs(error) <= TOLERANCE for error in errors)
-        where = {name: tested[name].iloc[worst] for name in ("arm", "link")}
-        fit = {"near": near, "of": len(errors), "worst": errors[worst], **where}
-    marked = steps.drop(columns=[name for name in steps if str(name).endswith("_bounds")])
-    return {
-        "table": marked,
-        "one": next(iter(page.measured.values()), None),
-        "fit": fit,
-        "tolerance": TOLERANCE,
-        "batches": {_named(one.workload): (one.batch, one.total) for one in papers},
-        "paper_device": papers[0].device if papers else "",
-        "links": LINKS.values() if papers else (),
-        "cases": [(case.words, [(arm, rate_words(high)) for arm, _, high in case.winners]) for case in page.cases],
-        "failed": facts.reasons(steps, "arm", "link") if len(steps) else {},
-    }
+def _cases(page: ScalingPage) -> dict[str, dict[str, Any]]:
+    """Return the arms' steps by the rate of the link, of this machine if anything was measured, and on paper."""
+    cases: dict[str, dict[str, Any]] = {}
+    if page.models:
+        words = f"{_named(page.own['workload'].iloc[0])}, {ranks_of(page)} ranks, this machine"
+        cases[words] = {arm: model.curve() for arm, model in page.models.items()}
+    link = LINKS["infiniband"]
+    for one in page.papers:
+        curves = cases.setdefault(f"{_named(one.workload)}, {COMPARED} H100", {})
+        curves[one.arm] = lambda gbit, one=one: one.weak_ms(COMPARED, link.at(gbit))
+    return cases
 
 
 def _named(workload: str) -> str:
     return WORKLOADS.get(workload, workload)
 
 
+def shown(page: ScalingPage, _: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per arm: what it sends and holds, and its step over each link with the ratio to CoMERA's."""
+    steps = page.steps.assign(time_status=page.steps["status"])
+    if steps.empty:
+        return pd.DataFrame(columns=["arm"])
+    found = across(steps, "arm", "link", {"step_time_ms": f"time_over_{COMERA}"})
+    sizes = steps.groupby("arm", sort=False)[["sent_buckets_mib", "exchange_memory_mib"]].median().reset_index()
+    joined = pd.concat([found.iloc[:, :1], readable(sizes.drop(columns="arm")), found.iloc[:, 1:]], axis=1)
+    return joined.iloc[sizes["arm"].map(by_arm).argsort()].reset_index(drop=True)
+
+
+def about(page: ScalingPage, table: pd.DataFrame) -> dict[str, Any]:
+    """Return how far the model lies from what was measured, what is on paper, and which arm takes least where."""
+    steps, papers = with_model(page), page.papers
+    steps["error"] = steps["model_ms"] / steps["step_time_ms"].astype(float) - 1
+    errors = steps["error"].dropna().abs().sort_values(ascending=False, kind="stable")
+    fit = {}
+    if len(errors):
+        worst = steps.loc[errors.index[0]]
+        fit = {"near": (errors <= TOLERANCE).sum(), "of": len(errors), "worst": worst}
+    least = table[table["quantity"] == "least time up to"]
+    return {
+        "table": steps[["arm", "older_code", "time_pairing"]],
+        "ranks": ranks_of(page),
+        "one": page.own["record"].iloc[0] if len(page.steps) else None,
+        "fit": fit,
+        "tolerance": TOLERANCE,
+        "batches": {_named(one.workload): (one.batch, one.total) for one in papers},
+        "paper_device": papers[0].device if papers else "",
+        "links": LINKS.values() if papers else (),
+        "cases": [
+            (words, list(zip(part["arm"], part["value"].map(rate_words), strict=True)))
+            for words, part in least.groupby("of", sort=False)
+        ],
+        "failed": facts.reasons(steps, "arm", "link"),
+    }
+
+
 def draw(page: ScalingPage, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw bytes of a step, its time against the link's rate, and the model by ranks."""
-    steps = measured(page, table)
+    steps = page.steps
+    arms = sorted(set(steps["arm"]), key=by_arm)
     place = Page(caption.title, caption.facts, (*caption.of_picture, *caption.notes), 3)
     [[sent, times]] = place.panels(0, 2.9, 2, widths=[1, 1.7])
-    entries = [stroke_handle(style(arm)[0], arm) for arm in page.arms]
-    entries += whisker_handles(bounds_kinds(steps, "step_time_ms")) if len(steps) else []
-    entries += [
-        Line2D([], [], color=INK, label=f"sent, {words}", **_count_look(column)) for column, words in COUNTS.items()
-    ]
-    if len(steps):
-        legend(place.parts[0], entries, 6, "Measured", handlelength=3.2)
-    _draw_sent(sent, page.arms, steps)
-    _draw_times(times, page, steps)
+    if arms:
+        handles = [stroke_handle(style(arm)[0], arm) for arm in arms]
+        handles += whisker_handles(bounds_kinds(steps, "step_time_ms"))
+        handles += [Line2D([], [], color=INK, label=f"sent, {words}", **_COUNT[one]) for one, words in COUNTS.items()]
+        legend(place.parts[0], handles, 6, "Measured", handlelength=3.2)
+    _draw_sent(sent, arms, steps)
+    _draw_times(times, page)
     _draw_paper(place, page, table)
     _draw_winners(place, table)
     return place.finish()
 
 
-def _heading(axes: Any, words: str) -> None:
-    axes.set_title(words, loc="left", fontweight="bold", fontsize=8.5)
+#: The marks of the ways to count.
+_COUNT: dict[str, dict[str, Any]] = {
+    "sent_buckets_mib": {"linestyle": "", "marker": "o", "markersize": 4.2},
+    "sent_analytic_mib": {"linestyle": "", "marker": "s", "markersize": 4.2, "markerfacecolor": "white"},
+    "sent_interface_mib": {"linestyle": "", "marker": "x", "markersize": 4.2},
+}
 
 
-def _count_look(column: str) -> dict[str, Any]:
-    """Return the mark of a way to count."""
-    fill = {"markerfacecolor": "white"} if column == "sent_analytic_mib" else {}
-    return {"linestyle": "", "marker": _MARKERS[column], "markersize": 4.2, **fill}
-
-
-def _draw_sent(axes: Any, arms: Sequence[str], steps: pd.DataFrame) -> None:
+def _draw_sent(axes: Any, arms: list[str], steps: pd.DataFrame) -> None:
     """Draw panel a: a line per arm, three marks on it, medians over the links, a value beside them."""
-    _heading(axes, "a  sent per step and rank, MiB")
-    if steps.empty or steps[list(COUNTS)].isna().all(axis=None):
+    axes.set_title("a  sent per step and rank, MiB", loc="left", fontweight="bold", fontsize=8.5)
+    sizes = steps.groupby("arm")[list(COUNTS)].median()
+    sizes = sizes.where(sizes > 0)
+    if sizes.isna().all(axis=None):
         nothing_drawn(axes, "nothing measured")
         return
-    sizes = steps.groupby("arm")[list(COUNTS)].median()
-    drawn: list[float] = []
     for row, arm in enumerate(arms):
-        values = [float(sizes[column][arm]) for column in COUNTS]
-        for shift, column, value in zip((-0.27, 0.0, 0.27), COUNTS, values, strict=True):
-            if value > 0:
-                axes.plot([value], [row + shift], color=style(arm)[0].colour, **_count_look(column))
-        if known := [value for value in values if value > 0]:
-            note(axes, significant(known[0]), (max(known), row), (6, 0), va="center", fontsize=7)
-            drawn += known
+        known: dict[Any, float] = sizes.loc[arm].dropna().to_dict()
+        for shift, column in zip((-0.27, 0.0, 0.27), COUNTS, strict=True):
+            if column in known:
+                axes.plot([known[column]], [row + shift], color=style(arm)[0].colour, **_COUNT[column])
+        if known:
+            note(
+                axes,
+                significant(next(iter(known.values()))),
+                (max(known.values()), row),
+                (6, 0),
+                va="center",
+                fontsize=7,
+            )
     axes.set_xscale("log")
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_yticks(range(len(arms)), arms)
-    axes.set_xlim(min(drawn) / 1.6, max(drawn) * 3.2)
+    axes.set_xlim(sizes.min().min() / 1.6, sizes.max().max() * 3.2)
     number_axis(axes.xaxis, LogLocator(10))
     axes.grid(visible=True, axis="x")
 
 
-def _draw_times(axes: Any, page: ScalingPage, steps: pd.DataFrame) -> None:
+def _draw_times(axes: Any, page: ScalingPage) -> None:
     """Draw panel b: measured steps and the model's curves over the rate of the link."""
-    _heading(axes, "b  time per step, ms: measured, and the model's lines")
-    if steps.empty or steps["step_time_ms"].isna().all():
+    axes.set_title("b  time per step, ms: measured, and the model's lines", loc="left", fontweight="bold", fontsize=8.5)
+    timed = page.steps.dropna(subset="step_time_ms")
+    if timed.empty:
         nothing_drawn(axes, "nothing measured")
         return
     grid = [0.01 * (25 / 0.01) ** (step / 120) for step in range(121)]
     for arm, model in page.models.items():
         look = {"color": style(arm)[0].colour, "linestyle": style(arm)[0].dashes, "linewidth": 1.0}
-        axes.plot([1e3 * gbit for gbit in grid], [model.curve(gbit) for gbit in grid], zorder=2, **look)
-    for one in steps.dropna(subset="step_time_ms").to_dict("records"):
-        x = _NO_LIMIT if one["link"] == link_words(None) else one["mbit"]
-        ends = [one["step_time_ms_low"], one["step_time_ms_high"]]
+        axes.plot([1e3 * gbit for gbit in grid], list(map(model.curve(), grid)), zorder=2, **look)
+    no_limit = 40_000.0
+    for one in rows(timed.replace({"link_mbit": {float("inf"): no_limit}})):
+        x, ends = one.link_mbit, [one.step_time_ms_low, one.step_time_ms_high]
         if not pd.isna(ends).any():
             axes.plot([x, x], ends, **{**WHISKER, "markersize": 4}, zorder=3)
-        axes.plot([x], [one["step_time_ms"]], **style(one["arm"])[0].dots, linestyle="", markersize=4.5, zorder=4)
+        axes.plot([x], [one.step_time_ms], **style(one.arm)[0].dots, linestyle="", markersize=4.5, zorder=4)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    ticks = [10.0, 100.0, 1000.0, 10_000.0, 25_000.0]
-    words = ["10", "100", "1,000", "10,000", "25,000"]
-    if None in page.rates:
-        ticks, words = [*ticks[:-1], _NO_LIMIT], [*words[:-1], "no limit"]
-    axes.set_xticks(ticks, words)
+    ticks = {10.0: "10", 100.0: "100", 1000.0: "1,000", 10_000.0: "10,000"}
+    ticks |= {no_limit: "no limit"} if float("inf") in set(page.steps["link_mbit"]) else {25_000.0: "25,000"}
+    axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
     number_axis(axes.yaxis, LogLocator(10, subs=(1, 2, 5)))
     axes.set_xlabel("rate of the link, Mbit/s")
@@ -269,7 +257,8 @@ def _draw_paper(place: Page, page: ScalingPage, table: pd.DataFrame) -> None:
     """Draw panel c: a column per workload, weak scaling above strong."""
     workloads = list(dict.fromkeys(one.workload for one in page.papers))
     panels = place.panels(1, 2.0, max(len(workloads), 1), 2)
-    shown = table[table["of"].isin(workloads) & table["arm"].isin(SHOWN_ARMS)]
+    arms = [arm for arm in (COMERA, DENSE, "dense+powersgd_4", "dense:row_wise") if arm in set(table["arm"])]
+    shown = table[table["of"].isin(workloads) & table["arm"].isin(arms)]
     if shown.empty:
         for axes in (one for line in panels for one in line):
             nothing_drawn(axes, NOT_RECORDED)
@@ -336,7 +325,9 @@ def _draw_winners(place: Page, table: pd.DataFrame) -> None:
             axes.barh(row, high - low, left=low, height=0.5, linewidth=0.4, **style(arm)[1].look)
         last = 0.0
         for low in lows[1:]:
-            near = low < _NEAR * last  # its words stand below the strip, those of the one before above
+            near = (
+                low < 3 * last
+            )  # no room beside the last one: its words stand below the strip, those of the one before above
             at, shift, align = (row + 0.27, -1, "top") if near else (row - 0.27, 1, "bottom")
             note(axes, rate_words(low), (low, at), (0, shift), ha="center", va=align, fontsize=6.5)
             last = 0.0 if near else low
@@ -355,8 +346,8 @@ ARTIFACT: Artifact[ScalingPage] = Artifact(
     name="scaling",
     heading="On several ranks: bytes, time against the link, and the model",
     summary="bytes per step and rank, time per step against the link's rate, and the model for 2 to 1,024 ranks",
-    experiments=(EXPERIMENT,),
-    lenders=(ON_PAPER,),
+    experiments=("scaling",),
+    lenders=("scaling_model",),
     made_by="make reproduce-scaling",
     order=130,
     select=select,
