@@ -40,8 +40,8 @@ LINES_BY = {
 #: Every record of these is a line; a cell that is measured again has one file.
 EVERY_RECORD = ("table_correctness", "table_fp8", "prediction")
 
-#: These do not say why a record failed: a training is missing among the rates, a step or a layer among the lines.
-UNSAID = ("activations", "formats", "formats_origins", "table_fp8")
+#: These do not say why a record failed: a training is missing among the rates, a step among the lines.
+UNSAID = ("activations", "formats", "formats_origins")
 
 
 @functools.cache

@@ -8,112 +8,101 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.intervals import mean_estimate
-from bench.core.record import Record
 from figures.arms import COMERA, DENSE, PRECISIONS
 from figures.artifact import Artifact
-from figures.artifacts.tables.products import gain
+from figures.artifacts.tables.products import timed
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
-from figures.columns import across, readable, table_of
-from figures.frame import Page, pages, settings_of
+from figures.columns import across, readable
+from figures.frame import Page, pages, rows
 from figures.page.captions import beside
 from figures.page.facts import reasons
-from figures.text import bounds
 
 #: Forms of the rooflines that nothing was computed in: they say what storage would give.
 _BYTES_ALONE = ("fp8, bf16", "fp8 stored")
 FORMS = (*PRECISIONS, *_BYTES_ALONE)
 GPUS = ("h100", "h200", "l4", "rtx3090", "rtx4090")
 
-#: The GPU and forms whose least times people read; the CSV has all.
-_SHOWN_GPU, _SHOWN_FORMS = "h100", ("fp32", "bf16", "fp8", *_BYTES_ALONE)
-
-#: From which ratio of least times on a form counts as a gain.
-_GAIN = 1.05
-
-#: Rows of both shapes that the paper timed.
-_PAPER_ROWS = 10_000
-
-
-def _shape(record: Record) -> tuple[int, int, int]:
-    sizes = settings_of(record, "workload_settings")
-    return record.batch_size, sizes["in_features"], sizes["out_features"]
-
-
-def _least_ms(roofline: dict[str, Any], gpu: str) -> float | None:
-    """Return the larger of a form's two bounds on a GPU; None where its tensor cores do not multiply so."""
-    found = (roofline.get("gpus") or {}).get(gpu)
-    return None if found is None else max(found["operations_ms"], found["traffic_ms"])
+_LAYER = ["rows", "in_features", "out_features"]
 
 
 def table(page: Page) -> pd.DataFrame:
-    """Return a line per layer, arm and form, dense before tensorized, from the most exact form to the least."""
+    """Return a line per layer, arm and form, dense before tensorized, from the most exact form to the least.
+
+    A record that failed has one line, without a form.
+    """
+    df = page.df.rename(columns=lambda name: name.removeprefix("workload."))
+    df = df.assign(tensorized=df["arm"] != DENSE)
+    df = df.sort_values(["batch_size", "in_features", "out_features", "tensorized", "arm"], kind="stable")
     lines = []
-    for record in sorted(page.shown, key=lambda one: (_shape(one), one.arm != DENSE, one.arm)):
-        measured = {one["name"]: one for one in record.samples.get("precisions", ())}
-        rooflines = {one["form"]: one for one in record.samples.get("rooflines", ())}
-        times = {name: list(one["ms"]) for name, one in measured.items() if one["ms"]}
-        rows, inputs, outputs = _shape(record)
-        for form in (form for form in FORMS if form in measured or form in rooflines):
-            one, roofline = measured.get(form, {}), rooflines.get(form) or rooflines.get(form.partition("_")[0], {})
-            lines.append(
-                {
-                    "device": record.device,
-                    "rows": rows,
-                    "in_features": inputs,
-                    "out_features": outputs,
-                    "arm": record.arm,
-                    "form": form,
-                    "arithmetic": one.get("arithmetic"),
-                    "mib": roofline.get("mib"),
-                    **bounds("ms", mean_estimate(times[form]) if form in times else None),
-                    **bounds("gain_over_fp32", gain(times, form, "fp32")),
-                    **bounds("gain_over_bf16", gain(times, form, "bf16")),
-                    "message": one.get("message", ""),
-                    "cell_id": record.cell_id,
-                    **{name: one.get(name) for name in ("error", "gradient_error", "largest", "bound")},
-                    **{f"{gpu}_least_ms": _least_ms(roofline, gpu) for gpu in GPUS},
-                }
-            )
-    return table_of(lines)
+    for one in rows(df):
+        measured = {form["name"]: form for form in one.record.samples.get("precisions", ())}
+        rooflines = {form["form"]: form for form in one.record.samples.get("rooflines", ())}
+        times = {name: list(form["ms"]) for name, form in measured.items()}
+        forms = [form for form in FORMS if form in measured or form in rooflines]
+        for form in forms or [""]:
+            own = measured.get(form, {"message": "" if forms else one.message})
+            roofline = rooflines.get(form) or rooflines.get(form.partition("_")[0], {})
+            line = {
+                "device": page.device,
+                "rows": one.batch_size,
+                "in_features": one.in_features,
+                "out_features": one.out_features,
+                "arm": one.arm,
+                "form": form,
+                "arithmetic": own.get("arithmetic"),
+                "mib": roofline.get("mib"),
+                **timed(form, times),
+                "message": own.get("message", ""),
+                "cell_id": one.cell_id,
+                **{name: own.get(name) for name in ("error", "gradient_error", "largest", "bound")},
+            }
+            for gpu in GPUS:  # the larger of two bounds; none where its tensor cores do not multiply so
+                least = (roofline.get("gpus") or {}).get(gpu)
+                line[f"{gpu}_least_ms"] = least and max(least["operations_ms"], least["traffic_ms"])
+            lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    sizes = table[_LAYER].map("{:,}".format)
+    layer = sizes["rows"] + " x " + sizes["in_features"] + " to " + sizes["out_features"] + ", " + table["arm"]
+    return table.assign(layer=layer)
 
 
 def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per layer and arm: the error in each form, and its time, or the least that an H100 would take."""
-    sizes = table[["rows", "in_features", "out_features"]].map("{:,}".format)
-    layer = sizes["rows"] + " x " + sizes["in_features"] + " to " + sizes["out_features"] + ", " + table["arm"]
-    table = table.assign(layer=layer, older_code=table["cell_id"].isin(page.older_code))
-    least = f"{_SHOWN_GPU}_least_ms"
-    table[least] = table[least].where(table["form"].isin(_SHOWN_FORMS))
-    timed = {"ms": "gain_over_bf16"} if table["ms"].notna().any() else {least: ""}
+    table = _named(table).assign(older_code=table["cell_id"].isin(page.older_code))
+    read = table["form"].isin(("fp32", "bf16", "fp8", *_BYTES_ALONE))  # the CSV has all
+    table["h100_least_ms"] = table["h100_least_ms"].where(read)
+    timed = {"ms": "gain_over_bf16"} if table["ms"].notna().any() else {"h100_least_ms": ""}
     return across(table, "layer", "form", {"error": "", **timed})
 
 
 def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return what FP8 can gain over BF16 by the rooflines, whether anything was timed, and what did not run."""
+    least = table.melt([*_LAYER, "arm", "form"], [f"{gpu}_least_ms" for gpu in GPUS], "gpu", "least_ms")
+    least = least.pivot_table("least_ms", [*_LAYER, "arm", "gpu"], "form", aggfunc="first")
     gains = []
     for arm in (DENSE, COMERA):
-        own = table[table["arm"] == arm].set_index(["rows", "in_features", "out_features"])
-        least = {form: part[[f"{gpu}_least_ms" for gpu in GPUS]].astype(float) for form, part in own.groupby("form")}
         for form in _BYTES_ALONE:
-            if form in least and "bf16" in least:
-                ratios = [ratio for ratio in (least["bf16"] / least[form]).to_numpy().ravel() if ratio == ratio]
-                some = {"gaining": sum(ratio >= _GAIN for ratio in ratios), "pairs": len(ratios)}
-                if ratios:
-                    gains.append({"arm": arm, "form": form, **some, "low": min(ratios), "high": max(ratios)})
+            if {form, "bf16"} <= set(least):
+                ratios = (least["bf16"] / least[form])[least.index.get_level_values("arm") == arm].dropna()
+                some = {"gaining": (ratios >= 1.05).sum(), "pairs": len(ratios)}  # rounding is no gain
+                gains.append({"arm": arm, "form": form, **some, "low": ratios.min(), "high": ratios.max()})
+    table, ran = _named(table), table["form"] != ""
     return {
-        "gains": gains,
+        "gains": [one for one in gains if one["pairs"]],
         "timed": bool(table["ms"].notna().any()),
-        "not_run": reasons(table, "arm", "form"),
-        "gpu": _SHOWN_GPU.upper(),
+        "not_run": reasons(table[ran], "arm", "form") | reasons(table[~ran], "layer"),
+        "gpu": "H100",
     }
 
 
 def judge(_: Claim, page: Page, table: pd.DataFrame) -> Judgement:
     """Judge whether FP8's gain over FP32 in time grows from the first of the paper's shapes to the second."""
-    own = table[(table["arm"] == COMERA) & (table["form"] == "fp8") & (table["rows"] == _PAPER_ROWS)]
+    own = table[(table["arm"] == COMERA) & (table["form"] == "fp8") & (table["rows"] == 10_000)]
     timed = own.dropna(subset="gain_over_fp32").sort_values(["in_features", "out_features"])
     if len(timed) < 2:
         return Judgement("not tested here", "No times of FP8 and FP32 at both of the paper's shapes; a GPU has them.")

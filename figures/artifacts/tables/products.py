@@ -5,11 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.intervals import Estimate, mean_estimate, paired_ratio
-from bench.core.record import Record
+from bench.core.intervals import mean_estimate, paired_ratio
 from figures.artifact import Artifact
-from figures.columns import readable, table_of
-from figures.frame import Page, pages, settings_of
+from figures.columns import readable
+from figures.frame import Page, pages, rows
 from figures.page.captions import beside
 from figures.page.facts import reasons
 from figures.text import bounds
@@ -17,73 +16,69 @@ from figures.text import bounds
 #: Kinds of product from the most exact to the least, as the records name them.
 PRODUCTS = ("fp32", "tf32", "bf16", "fp8", "fp8, cast")
 
-#: Milliseconds by block, by the name of a product or precision.
-Times = Mapping[str, list[float]]
 
+def timed(name: str, times: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Return the columns of a time in ms, and of how many times faster it is than FP32 and BF16, block by block.
 
-def gain(times: Times, name: str, over: str) -> Estimate | None:
-    """Return how many times faster one is than another, block by block; None where either was not timed.
+    Args:
+        name: what was timed.
+        times: milliseconds by block, by the names of all that was timed in turns; an empty list of what was not.
 
-    >>> gain({"fp32": [2.0, 4.0], "bf16": [1.0, 2.0]}, "bf16", "fp32").value
-    2.0
+    Example:
+        >>> timed("bf16", {"fp32": [2.0, 4.0], "bf16": [1.0, 2.0]})["gain_over_fp32"]
+        2.0
     """
-    slow, fast = times.get(over), times.get(name)
-    return paired_ratio(dict(enumerate(slow)), dict(enumerate(fast))) if slow and fast else None
-
-
-def _shape(record: Record) -> tuple[int, int]:
-    sizes = settings_of(record, "workload_settings")
-    return sizes["in_features"], sizes["out_features"]
-
-
-def _place(record: Record) -> tuple[Any, ...]:
-    """Order square layers first, then by width and number of rows."""
-    shape = _shape(record)
-    return -min(shape), -max(shape), shape, record.batch_size
+    own = times.get(name)
+    columns = bounds("ms", mean_estimate(own) if own else None)
+    for reference in ("fp32", "bf16"):
+        slow = times.get(reference)
+        gain = paired_ratio(dict(enumerate(slow)), dict(enumerate(own))) if own and slow else None
+        columns |= bounds(f"gain_over_{reference}", gain)
+    return columns
 
 
 def table(page: Page) -> pd.DataFrame:
-    """Return a line per layer, number of rows and kind of product."""
+    """Return a line per layer, number of rows and kind of product; square layers first, then the widest."""
+    df = page.df.rename(columns=lambda name: name.removeprefix("workload."))
+    df = df.assign(
+        smaller=df[["in_features", "out_features"]].astype(int).min(axis=1),
+        larger=df[["in_features", "out_features"]].astype(int).max(axis=1),
+    ).sort_values(
+        ["smaller", "larger", "in_features", "out_features", "batch_size"],
+        ascending=[False, False, True, True, True],
+        kind="stable",
+    )
     lines = []
-    for record in sorted(page.shown, key=_place):
-        products = {one["name"]: one for one in record.samples.get("products", ())}
-        times = {name: list(one.get("ms", ())) for name, one in products.items()}
+    for one in rows(df):
+        products = {product["name"]: product for product in one.record.samples.get("products", ())}
+        times = {name: list(product.get("ms", ())) for name, product in products.items()}
         for name in PRODUCTS:
-            time, flops = mean_estimate(times[name]) if times.get(name) else None, record.flops_per_step
-            lines.append(
-                {
-                    "device": record.device,
-                    "in_features": _shape(record)[0],
-                    "out_features": _shape(record)[1],
-                    "rows": record.batch_size,
-                    "product": name,
-                    "status": record.status,
-                    **bounds("ms", time),
-                    "tflops_per_s": flops / time.value / 1e9 if flops and time else None,
-                    **bounds("gain_over_fp32", gain(times, name, "fp32")),
-                    **bounds("gain_over_bf16", gain(times, name, "bf16")),
-                    "error": products.get(name, {}).get("error"),
-                    "message": products.get(name, {}).get("message", record.message),
-                    "cell_id": record.cell_id,
-                }
-            )
-    return table_of(lines)
-
-
-def _named(page: Page, table: pd.DataFrame) -> pd.DataFrame:
-    layer = table["in_features"].astype(str) + " to " + table["out_features"].astype(str)
-    return table.assign(layer=layer, older_code=table["cell_id"].isin(page.older_code))
+            own = {"error": None, "message": one.message, **products.get(name, {})}
+            layer = {"in_features": one.in_features, "out_features": one.out_features, "rows": one.batch_size}
+            place = {"device": page.device, **layer, "product": name, "status": one.status, "flops": one.flops_per_step}
+            error = {"error": own["error"], "message": own["message"], "cell_id": one.cell_id}
+            lines.append({**place, **timed(name, times), **error})
+    found = pd.DataFrame(lines)
+    found["tflops_per_s"] = found["flops"].astype(float) / found["ms"].astype(float) / 1e9
+    columns = ["device", "in_features", "out_features", "rows", "product", "status", *bounds("ms", None)]
+    columns += ["tflops_per_s", *bounds("gain_over_fp32", None), *bounds("gain_over_bf16", None)]
+    return found[[*columns, "error", "message", "cell_id"]]
 
 
 def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the layer in one column."""
     columns = ["layer", "rows", "product", "ms", "tflops_per_s", "gain_over_fp32", "gain_over_bf16", "error"]
-    return readable(_named(page, table), columns)
+    older = table["cell_id"].isin(page.older_code)
+    return readable(table.assign(layer=_layer(table), older_code=older), columns)
 
 
-def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
+def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return why products were not timed."""
-    return {"untimed": reasons(_named(page, table), "layer", "rows", "product")}
+    return {"untimed": reasons(table.assign(layer=_layer(table)), "layer", "rows", "product")}
+
+
+def _layer(table: pd.DataFrame) -> pd.Series:
+    return table["in_features"].astype(str) + " to " + table["out_features"].astype(str)
 
 
 ARTIFACT: Artifact[Page] = Artifact(
