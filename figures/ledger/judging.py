@@ -7,7 +7,10 @@ verdicts count: all the same, that; otherwise partly.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from functools import cached_property
+from typing import Any, get_args
+
+import pandas as pd
 
 from figures import frame
 from figures.artifact import Artifact
@@ -38,6 +41,11 @@ class Entry:
     experiments: tuple[str, ...]  # whose records the rule is judged on
     verdicts: tuple[Verdict, ...]  # one per device with records of these, by the device's name
 
+    @cached_property
+    def lines(self) -> tuple[Verdict, ...]:
+        """Return the verdicts, or where there is none one without a device."""
+        return self.verdicts or (Verdict(self.claim, "", Judgement("not tested here", self.why)),)
+
     @property
     def outcome(self) -> Outcome:
         return combined(verdict.outcome for verdict in self.verdicts)
@@ -47,25 +55,9 @@ class Entry:
         return combined(verdict.fair_outcome for verdict in self.verdicts)
 
     @property
-    def has_rival(self) -> bool:
-        """Return whether the fair baseline has a verdict of its own."""
-        return self.rule.fair is not None
-
-    @property
     def is_changed(self) -> bool:
         """Return whether the outcome with the fair baseline is another one than as published."""
         return self.fair_outcome != self.outcome
-
-    @property
-    def is_executed(self) -> bool:
-        """Return whether some record bears on the claim, on whatever device and data."""
-        return any(verdict.ours for verdict in self.verdicts)
-
-    @property
-    def fair_why(self) -> str:
-        if not self.has_rival:
-            return "No rival takes part in this claim."
-        return _together((verdict.device, verdict.fair.why) for verdict in self.verdicts if verdict.fair)
 
     @property
     def why(self) -> str:
@@ -74,31 +66,11 @@ class Entry:
             return f"No record of {' or '.join(experiments)}; make some: python -m bench experiment={experiments[0]}."
         return _together((verdict.device, verdict.why) for verdict in self.verdicts)
 
-
-@dataclass(frozen=True)
-class LedgerLine:
-    """A claim as one device decides it; without a device where none has records."""
-
-    entry: Entry
-    device: str
-    outcome: Outcome
-    ours: str
-    why: str
-    fair: Judgement | None = None
-    is_first: bool = True  # of its claim
-
     @property
-    def fair_outcome(self) -> Outcome:
-        return self.fair.outcome if self.fair else self.outcome
-
-
-def lines_of(entry: Entry) -> list[LedgerLine]:
-    """Return a line per device."""
-    found = entry.verdicts
-    lines = [
-        LedgerLine(entry, one.device, one.outcome, one.ours_text, one.why, one.fair, one is found[0]) for one in found
-    ]
-    return lines or [LedgerLine(entry, "", entry.outcome, "none", entry.why)]
+    def fair_why(self) -> str:
+        if self.rule.fair is None:
+            return "No rival takes part in this claim."
+        return _together((verdict.device, verdict.fair.why) for verdict in self.verdicts if verdict.fair)
 
 
 def combined(outcomes: Iterable[Outcome]) -> Outcome:
@@ -205,17 +177,16 @@ def summary(entries: Sequence[Entry]) -> str:
     >>> summary([]).split(".")[0]
     '0 claims as published: 0 reproduced, 0 by construction, 0 predicted, 0 partly, 0 not reproduced, 0 not tested here'
     """
-
-    def counts(outcomes: Sequence[Outcome]) -> str:
-        return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in get_args(Outcome))
-
-    published, fair = [entry.outcome for entry in entries], [entry.fair_outcome for entry in entries]
-    return f"{len(entries)} claims as published: {counts(published)}. With the fair baseline: {counts(fair)}."
+    published, fair = (
+        ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in get_args(Outcome))
+        for outcomes in ([entry.outcome for entry in entries], [entry.fair_outcome for entry in entries])
+    )
+    return f"{len(entries)} claims as published: {published}. With the fair baseline: {fair}."
 
 
 def compared(entries: Sequence[Entry]) -> list[Entry]:
     """Return the claims with a rival that records decide; first those to which it gives another outcome."""
-    both = [entry for entry in entries if entry.has_rival and entry.fair_outcome != "not tested here"]
+    both = [entry for entry in entries if entry.rule.fair and entry.fair_outcome != "not tested here"]
     return sorted(both, key=lambda entry: not entry.is_changed)
 
 
@@ -225,7 +196,7 @@ def fairness(entries: Sequence[Entry]) -> str:
     >>> fairness([])
     'A rival takes part in 0 claims; records decide 0 of them with the fair baseline, which changes 0 outcomes.'
     """
-    rivals, decided = sum(entry.has_rival for entry in entries), compared(entries)
+    rivals, decided = sum(entry.rule.fair is not None for entry in entries), compared(entries)
     changed = sum(entry.is_changed for entry in decided)
     return (
         f"A rival takes part in {rivals} claims; records decide {len(decided)} of them with the fair baseline, which "
@@ -233,36 +204,26 @@ def fairness(entries: Sequence[Entry]) -> str:
     )
 
 
-class RollUp(NamedTuple):
-    """How far the claims of one figure or table have come."""
+def rolled_up(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Return how far the claims of each figure or table have come: a line for each, in the ledger's order, and for all.
 
-    artifact: str
-    claims: int
-    implemented: int  # some experiment makes the records that decide it
-    executed: int  # some record bears on it, on whatever device and data
-    decided: int  # records of the device, model and data that it names
-    reproduced: int  # as published, by what was measured
-    given: int  # it agrees as published too, but by construction or by prediction
-    agrees_fairly: int  # with the fair baseline, in any of these ways
-
-
-def rolled_up(entries: Sequence[Entry]) -> list[RollUp]:
-    """Return a line per figure or table, in the order of the ledger, and one for all."""
-    groups: dict[str, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.claim.artifact, []).append(entry)
-    return [_rolled_up(name, group) for name, group in [*groups.items(), ("all", list(entries))]]
-
-
-def _rolled_up(name: str, group: Sequence[Entry]) -> RollUp:
-    reproduced = sum(one.outcome == "reproduced" for one in group)
-    return RollUp(
-        name,
-        len(group),
-        sum(bool(one.experiments) for one in group),
-        sum(one.is_executed for one in group),
-        sum(one.outcome != "not tested here" for one in group),
-        reproduced,
-        sum(one.outcome in AGREEING for one in group) - reproduced,
-        sum(one.fair_outcome in AGREEING for one in group),
-    )
+    ``implemented``: some experiment makes the records that decide it. ``executed``: some record bears on it, on
+    whatever device and data. ``decided``: by records of the device, model and data that it names. ``reproduced``: as
+    published, by what was measured. ``given``: it agrees by construction or by prediction. The last: any of these.
+    """
+    lines = [
+        {
+            "artifact": entry.claim.artifact,
+            "claims": 1,
+            "implemented": bool(entry.experiments),
+            "executed": any(verdict.ours for verdict in entry.verdicts),
+            "decided": entry.outcome != "not tested here",
+            "reproduced": entry.outcome == "reproduced",
+            "given": entry.outcome in AGREEING and entry.outcome != "reproduced",
+            "agrees, fair baseline": entry.fair_outcome in AGREEING,
+        }
+        for entry in entries
+    ]
+    counts = pd.DataFrame(lines).groupby("artifact", sort=False).sum().astype(int)
+    counts.loc["all"] = counts.sum()
+    return counts.reset_index()

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Sequence
-from itertools import groupby
 
 import pandas as pd
 from rich import box
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
-from figures.ledger.judging import Entry, LedgerLine, compared, fairness, lines_of, rolled_up, summary
+from figures.ledger.judging import Entry, compared, fairness, rolled_up, summary
 from figures.text import csv, to_markdown
 
 #: Columns of the terminal that the text takes.
@@ -41,47 +40,34 @@ def _published(entry: Entry) -> str:
     return f"{entry.claim.published}{'?' if entry.claim.unconfirmed else ''}"
 
 
+def _subject(entry: Entry) -> str:
+    return ", ".join(filter(None, (entry.claim.quantity, entry.claim.setting)))
+
+
 def _decided_by(entry: Entry) -> str:
     """Return the rule in words, beginning with its experiments."""
     return f"{', '.join(entry.experiments) or 'no experiment yet'}: {entry.rule.expression}"
 
 
-def _grouped(entries: Sequence[Entry]) -> list[tuple[str, list[Entry]]]:
-    order = list(dict.fromkeys(entry.claim.artifact for entry in entries))
-    ordered = sorted(entries, key=lambda entry: order.index(entry.claim.artifact))
-    return [(artifact, list(group)) for artifact, group in groupby(ordered, lambda entry: entry.claim.artifact)]
+def _by_artifact(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.claim.artifact, []).append(entry)
+    return found
 
 
-def _add(table: Table, entry: Entry) -> None:
-    """Return a row per device; the claim and its rule stand in the first."""
-    rule = entry.rule
-    tolerance = f"tolerance {rule.tolerance_text}, " if rule.tolerance else ""
-    subject = ", ".join(filter(None, (entry.claim.quantity, entry.claim.setting)))
-    claim = Text(f"{entry.claim.id}\n{_published(entry)}: {subject}")
-    decided = Text(f"{_decided_by(entry)}; {tolerance}device {rule.device}")
-    fair = Text(f"{rule.fair_quantity}; device {rule.device}")
-    for line in lines_of(entry):
-        where = (f"{line.device}:", f"{line.ours}.") if line.device else ()
-        table.add_row(claim, decided, Text(line.outcome), Text(" ".join((*where, line.why))))
-        if line.fair:
-            why = f"{line.device}: {line.fair.ours_text}. {line.fair.why}"
-            table.add_row(Text("  with the fair baseline"), fair, Text(line.fair.outcome), Text(why))
-        claim = decided = fair = Text("")
-    table.add_row()
-
-
-def _compared_row(entry: Entry) -> tuple[str, str, str, str]:
-    claim = entry.claim
-    subject = ", ".join(filter(None, (claim.quantity, claim.setting)))
-    about = f"{claim.id}, {_published(entry)}: {subject}"
-    mark = "changed" if entry.is_changed else "same"
-    return about, f"{entry.outcome}. {entry.why}", mark, f"{entry.fair_outcome}. {entry.fair_why}"
-
-
-_COMPARED = (("claim, published", 27), ("as published", 38), ("outcome", 8), ("with the fair baseline", 38))
-
-#: How the columns of :class:`figures.ledger.judging.RollUp` are called.
-ROLLED_UP = ("artifact", "claims", "implemented", "executed", "decided", "reproduced", "given", "agrees, fair baseline")
+def _compared(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Return a line per claim that records decide with the fair baseline."""
+    lines = [
+        {
+            "claim, published": f"{entry.claim.id}, {_published(entry)}: {_subject(entry)}",
+            "as published": f"{entry.outcome}. {entry.why}",
+            "outcome": "changed" if entry.is_changed else "same",
+            "with the fair baseline": f"{entry.fair_outcome}. {entry.fair_why}",
+        }
+        for entry in compared(entries)
+    ]
+    return pd.DataFrame(lines)
 
 
 def to_text(entries: Sequence[Entry]) -> str:
@@ -92,109 +78,116 @@ def to_text(entries: Sequence[Entry]) -> str:
     for note in _NOTES:
         console.print(Text(note))
     console.print(Text(f"\n{COMPARED}\n{fairness(entries)}"))
-    if found := compared(entries):
+    found = _compared(entries)
+    if len(found):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH)
-        for name, width in _COMPARED:
-            table.add_column(name, width=width)
-        for entry in found:
-            table.add_row(*map(Text, _compared_row(entry)))
+        for name, width in zip(found, (27, 38, 8, 38), strict=True):
+            table.add_column(str(name), width=width)
+        for line in found.to_numpy():
+            table.add_row(*map(Text, line))
             table.add_row()
         console.print(table)
+    counts = rolled_up(entries).astype(str)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(HOW_FAR), title_justify="left")
-    for name in ROLLED_UP:
-        table.add_column(name, justify="left" if name == "artifact" else "right")
-    for one in rolled_up(entries):
-        table.add_row(*map(str, one))
+    for name in counts:
+        table.add_column(str(name), justify="left" if name == "artifact" else "right")
+    for line in counts.to_numpy():
+        table.add_row(*line)
     console.print(table)
-    for artifact, group in _grouped(entries):
+    for artifact, group in _by_artifact(entries).items():
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH, title=Text(artifact), title_justify="left")
         for name, width in (("claim, published", 27), ("decided by", 28), ("verdict", 15), ("ours, why", 41)):
             table.add_column(name, width=width)
         for entry in group:
-            _add(table, entry)
+            rule = entry.rule
+            tolerance = f"tolerance {rule.tolerance_text}, " if rule.tolerance else ""
+            claim = Text(f"{entry.claim.id}\n{_published(entry)}: {_subject(entry)}")
+            decided = Text(f"{_decided_by(entry)}; {tolerance}device {rule.device}")
+            fair = Text(f"{rule.fair_quantity}; device {rule.device}")
+            for one in entry.lines:
+                where = f"{one.device}: {one.ours_text}. " if one.device else ""
+                table.add_row(claim, decided, Text(one.outcome), Text(f"{where}{one.why}"))
+                if one.fair:
+                    why = f"{one.device}: {one.fair.ours_text}. {one.fair.why}"
+                    table.add_row(Text("  with the fair baseline"), fair, Text(one.fair.outcome), Text(why))
+                claim = decided = fair = Text("")  # they stand in the first line
+            table.add_row()
         console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 
-def _tidy(line: LedgerLine) -> dict[str, object]:
-    claim, rule = line.entry.claim, line.entry.rule
-    return {
-        "claim": claim.id,
-        "artifact": claim.artifact,
-        "quantity": claim.quantity,
-        "setting": claim.setting,
-        "published": claim.published,
-        "published_low": claim.low,
-        "published_high": claim.high,
-        "unit": claim.unit,
-        "standing": claim.standing,
-        "experiments": " ".join(line.entry.experiments),
-        "decided_by": rule.expression,
-        "tolerance": rule.tolerance,
-        "tolerance_unit": rule.unit,
-        "device_kind": rule.device,
-        "device": line.device,
-        "verdict": line.outcome,
-        "ours": line.ours,
-        "why": line.why,
-        "fair_verdict": line.fair_outcome,
-        "fair_decided_by": rule.fair_quantity,
-        "fair_ours": line.fair.ours_text if line.fair else "",
-        "fair_why": line.fair.why if line.fair else "",
-    }
-
-
-def _read(line: LedgerLine) -> dict[str, str]:
-    """Return a line for people; what is the claim's own stands in its first line alone."""
-    entry, fair = line.entry, line.fair
-    own = {
-        "claim": entry.claim.id,
-        "published": _published(entry),
-        "decided by": _decided_by(entry),
-        "tolerance": entry.rule.tolerance_text,
-        "on": entry.rule.device,
-    }
-    own = {name: text if line.is_first else "" for name, text in own.items()}
-    return {
-        "claim": own["claim"],
-        "published": own["published"],
-        "as published": line.outcome,
-        "fair baseline": line.fair_outcome,
-        "device": line.device,
-        "ours": line.ours,
-        "why": line.why,
-        "with the fair baseline": f"{fair.ours_text}. {fair.why}" if fair else "",
-        **{name: own[name] for name in ("decided by", "tolerance", "on")},
-    }
-
-
 def in_short(entries: Sequence[Entry]) -> str:
-    """How far each figure and table has come, in one sentence.
-
-    >>> in_short([])
-    'Claims implemented / executed / agreeing as published: all 0 / 0 / 0.'
-    """
-    lines = rolled_up(entries)
-    counts = [f"{one.artifact} {one.implemented} / {one.executed} / {one.reproduced + one.given}" for one in lines]
-    return f"Claims implemented / executed / agreeing as published: {', '.join(counts)}."
+    """How far each figure and table has come, in one sentence."""
+    counts = rolled_up(entries)
+    agreeing = counts["reproduced"] + counts["given"]
+    parts = zip(counts["artifact"], counts["implemented"], counts["executed"], agreeing, strict=True)
+    words = ", ".join(
+        f"{artifact} {implemented} / {executed} / {agree}" for artifact, implemented, executed, agree in parts
+    )
+    return f"Claims implemented / executed / agreeing as published: {words}."
 
 
 def to_markdown_page(entries: Sequence[Entry]) -> str:
     """Return a page with a table per artifact."""
     parts = ["# Claims", summary(entries), f"## {COMPARED}", fairness(entries)]
-    if found := compared(entries):
-        rows = pd.DataFrame(map(_compared_row, found), columns=[name for name, _ in _COMPARED])
-        parts += [to_markdown(rows, frozenset(rows.columns)).rstrip()]
-    rows = pd.DataFrame([[str(one) for one in line] for line in rolled_up(entries)], columns=ROLLED_UP)
-    parts += [f"## {HOW_FAR}", in_short(entries), to_markdown(rows, frozenset(ROLLED_UP[:1])).rstrip()]
+    found, counts = _compared(entries), rolled_up(entries)
+    if len(found):
+        parts += [to_markdown(found, frozenset(found.columns)).rstrip()]
+    parts += [f"## {HOW_FAR}", in_short(entries), to_markdown(counts, frozenset({"artifact"})).rstrip()]
     parts += ["\n".join(f"* {note}" for note in _NOTES)]
-    for artifact, group in _grouped(entries):
-        lines = [line for entry in group for line in lines_of(entry)]
-        table = pd.DataFrame(map(_read, lines))
+    for artifact, group in _by_artifact(entries).items():
+        lines = [
+            {
+                "claim": entry.claim.id,
+                "published": _published(entry),
+                "as published": one.outcome,
+                "fair baseline": one.fair_outcome,
+                "device": one.device,
+                "ours": one.ours_text,
+                "why": one.why,
+                "with the fair baseline": f"{one.fair.ours_text}. {one.fair.why}" if one.fair else "",
+                "decided by": _decided_by(entry),
+                "tolerance": entry.rule.tolerance_text,
+                "on": entry.rule.device,
+            }
+            for entry in group
+            for one in entry.lines
+        ]
+        table = pd.DataFrame(lines)
+        own = ["published", "decided by", "tolerance", "on", "claim"]  # they stand in the claim's first line
+        table.loc[table["claim"].duplicated(), own] = ""
         parts += [f"## {artifact}", to_markdown(table, frozenset(table.columns) - {"published"}).rstrip()]
     return "\n\n".join(parts) + "\n"
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """Return the table that programs read: a line per claim and device, in the ledger's order."""
-    return csv(pd.DataFrame(_tidy(line) for entry in entries for line in lines_of(entry))).decode()
+    lines = [
+        {
+            "claim": entry.claim.id,
+            "artifact": entry.claim.artifact,
+            "quantity": entry.claim.quantity,
+            "setting": entry.claim.setting,
+            "published": entry.claim.published,
+            "published_low": entry.claim.low,
+            "published_high": entry.claim.high,
+            "unit": entry.claim.unit,
+            "standing": entry.claim.standing,
+            "experiments": " ".join(entry.experiments),
+            "decided_by": entry.rule.expression,
+            "tolerance": entry.rule.tolerance,
+            "tolerance_unit": entry.rule.unit,
+            "device_kind": entry.rule.device,
+            "device": one.device,
+            "verdict": one.outcome,
+            "ours": one.ours_text,
+            "why": one.why,
+            "fair_verdict": one.fair_outcome,
+            "fair_decided_by": entry.rule.fair_quantity,
+            "fair_ours": one.fair.ours_text if one.fair else "",
+            "fair_why": one.fair.why if one.fair else "",
+        }
+        for entry in entries
+        for one in entry.lines
+    ]
+    return csv(pd.DataFrame(lines)).decode()

@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from figures import frame
 from figures.artifact import Artifact, Claims
 from figures.frame import Records
-from figures.ledger.judging import Entry, compared, fairness, judge, lines_of, rolled_up
-from figures.ledger.pages import COMPARED, HOW_FAR, ROLLED_UP
+from figures.ledger.judging import Entry, compared, fairness, judge, rolled_up
+from figures.ledger.pages import COMPARED, HOW_FAR
 from figures.page.drawn import Drawn
 from figures.report.facts import facts_of, failures_of
 
@@ -90,7 +90,7 @@ def page(records: Records, artifacts: Mapping[str, Artifact[Any]], claims: Claim
     """
     df = frame.of(records)
     entries = judge(df, claims)
-    lines = [line for entry in entries for line in lines_of(entry)]
+    lines = [(entry, line) for entry in entries for line in entry.lines]
     environment = Environment(
         loader=PackageLoader("figures.report"),
         autoescape=True,
@@ -127,8 +127,7 @@ def page(records: Records, artifacts: Mapping[str, Artifact[Any]], claims: Claim
         "compared_heading": COMPARED,
         "fairness": fairness(entries),
         "rolled_up": rolled_up(entries),
-        "rolled": ROLLED_UP,
         "rolled_heading": HOW_FAR,
-        "lines": {name: [line for line in lines if line.outcome == name] for name in OUTCOMES},
+        "lines": {name: [(entry, line) for entry, line in lines if line.outcome == name] for name in OUTCOMES},
     }
     return environment.get_template("report.html").render(shown).encode()
