@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES, Estimate
+from bench.core.intervals import Estimate
 
 #: Stands where a cell is not part of the grid; a missing cell of the grid says so in words.
 NOT_ASKED = "-"
@@ -25,7 +25,6 @@ NOT_MODELLED = "not modelled"
 
 #: Marks what comes from a record made by older code than the newest one shown.
 OLDER = "†"
-OLDER_WORDS = "from a record made by older code than the newest one shown"
 
 #: Mark a ratio whose two sides were not timed together, and a time all of whose blocks were disturbed.
 UNPAIRED, DISTURBED = "‡", "§"
@@ -34,13 +33,6 @@ UNPAIRED, DISTURBED = "‡", "§"
 REMARKS = "remarks"
 
 _ENDS = {"": "value", "_low": "low", "_high": "high", "_bounds": "kind"}
-
-#: What a page says of its brackets, by what :attr:`bench.core.intervals.Estimate.bounds_are` calls them.
-_BRACKETS = {
-    "range over blocks": "of one launch the range over its blocks",
-    "range over launches": f"of 2 to {MIN_LAUNCHES - 1} launches the range over launches",
-    "interval": f"of {MIN_LAUNCHES} launches or more a {CONFIDENCE:.0%} interval, which draws launches, then blocks",
-}
 
 
 def one_line(message: str) -> str:
@@ -79,10 +71,7 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def with_bounds(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> str:
-    """Return ``value [low, high]``, without brackets where nothing varies or too few blocks were measured; or a dash.
-
-    The brackets hold a range or an interval: :func:`brackets_note` says which.
-    """
+    """Return ``value [low, high]``, bare where nothing varies or too few blocks were measured; or a dash."""
     if estimate is None:
         return NOT_ASKED
     text = f"{significant(estimate.value * scale)}{unit}"
@@ -103,14 +92,6 @@ def bounds_words(estimates: Iterable[Any]) -> str:
     'range over launches'
     """
     return " or ".join(sorted({one.bounds_are for one in estimates if one is not None} - {""}, reverse=True))
-
-
-def brackets_note(estimates: Iterable[Estimate | None]) -> list[str]:
-    """Return a sentence on what stands in brackets, by the number of launches; none where nothing does."""
-    varying = [one for one in estimates if one is not None and one.low != one.high]
-    found = {one.bounds_are if one.kind == "range" else one.kind for one in varying}
-    words = [text for name, text in _BRACKETS.items() if name in found]
-    return [f"[low, high]: {'; '.join(words)}."] if words else []
 
 
 def unpaired(ratio: Estimate | None) -> bool:

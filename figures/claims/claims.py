@@ -157,11 +157,3 @@ class Verdict:
     @property
     def ours_text(self) -> str:
         return self.published.ours_text
-
-    def __str__(self) -> str:
-        claim = self.claim
-        text = f"{claim.id}: {self.outcome}. Published {claim.published} ({claim.standing}), ours {self.ours_text}."
-        text += f" {self.why}"
-        if self.fair:
-            text += f" With the fair baseline: {self.fair.outcome}, ours {self.fair.ours_text}. {self.fair.why}"
-        return text

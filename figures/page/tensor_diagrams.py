@@ -50,19 +50,33 @@ def _box(axes: Any, left: float, right: float, middle: float, half: float, **sty
     axes.add_patch(FancyBboxPatch((left, middle - half), right - left, 2 * half, boxstyle=shape, **style))
 
 
+def summed_by(steps: pd.DataFrame, half: int) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the product that sums over each bond, by the core before it, and over each in-mode, by its core.
+
+    >>> from figures.records.plans import products_of
+    >>> merge = {"left": "G1", "right": "G2", "result": "G1-2", "rows": 4, "inner": 3, "columns": 6}
+    >>> product = {"left": "x", "right": "G1-2", "result": "y", "rows": 5, "inner": 4, "columns": 6}
+    >>> summed_by(products_of([merge, product]), half=1)
+    ({1: 1}, {1: 2})
+    """
+    bonds: dict[int, int] = {}
+    modes: dict[int, int] = {}
+    for one in rows(steps[steps["pass"] == "forward"]):
+        first, last = _span(one.right)
+        if first > 1:
+            bonds[first - 1] = one.number
+        if not one.left.startswith("G"):
+            modes |= dict.fromkeys(range(first, min(last, half) + 1), one.number)
+    return bonds, modes
+
+
 def draw_network(axes: Any, layer: Any, steps: pd.DataFrame, width: float) -> None:
     """Draw the chain of cores above, the activations ``x`` below their in-modes, with the order of contraction."""
     half = len(layer.in_modes)
     step = width / (2 * half)
     y, y_x, foot = 0.78, 0.28, 0.4
     xs = {core: (core - 0.5) * step for core in range(1, 2 * half + 1)}
-    bonds: dict[int, int] = {}  # the product that sums over each bond, by the core before it
-    modes: dict[int, int] = {}  # the product that sums over each in-mode, by its core
-    for one in rows(steps[steps["pass"] == "forward"]):
-        first, last = _span(one.right)
-        bonds[first - 1] = one.number
-        if not one.left.startswith("G"):
-            modes |= dict.fromkeys(range(first, min(last, half) + 1), one.number)
+    bonds, modes = summed_by(steps, half)
     for first, last in layer.segments:
         if first < last:
             left, right = xs[first + 1], xs[last + 1]
