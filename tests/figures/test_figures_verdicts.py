@@ -38,7 +38,7 @@ from made_up import (
     toggled,
     trained,
 )
-from pages import CLAIMS, RULES, judged, page, pages
+from pages import CLAIMS, RULES, judged, page, pages, text_of
 
 from bench.core.record import Record
 from figures.artifacts import fig10
@@ -638,7 +638,9 @@ def test_pages_beside_the_decisive_one_do_not_count() -> None:
 
 
 def test_transcriptions_from_memory_say_so() -> None:
-    lines = {one.claim.id: str(one) for one in page("fig1", epochs()).verdicts}
+    found = page("fig1", epochs())
+    written = text_of(found, ".md").splitlines()
+    lines = {one.claim.id: next(line for line in written if one.claim.id in line) for one in found.verdicts}
     recalled = {line.split(",")[0] for line in LEDGER.read_text().splitlines() if ",recalled," in line}
     assert {name for name, line in lines.items() if "unconfirmed" in line} == recalled & set(lines)
 
