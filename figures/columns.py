@@ -339,6 +339,7 @@ def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, st
         >>> across(table, "arm", "batch_size", {"step_time_ms": "time_over_comera"}).to_dict("records")[1]
         {'arm': 'dense', 'step, ms, batch 8': '44.0 (4.40x)'}
     """
+    table = table.reset_index(drop=True)
     names = list(dict.fromkeys(table[rows]))
     found = pd.DataFrame({rows: names})
     shown = {readable(found, [rows]).columns[0]: [_name_of(name, table, rows) for name in names]}

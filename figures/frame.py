@@ -252,11 +252,6 @@ def each(df: pd.DataFrame) -> list[Any]:
     return list(df.itertuples())
 
 
-def rows(df: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows of a frame, each with its columns as attributes."""
-    yield from df.itertuples()
-
-
 def groups(df: pd.DataFrame, by: str | list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield the values of one or several columns, sorted, with the rows that have them."""
     yield from df.groupby(by)

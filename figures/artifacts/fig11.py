@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.frame import rows
+from figures.frame import each
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import INNER, Page
@@ -69,7 +69,7 @@ def about(page: Grid, _: pd.DataFrame) -> dict[str, Any]:
 def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     """Draw the plan of each layer as tensor diagrams, a row per step."""
     paper = Page(caption.title, caption.facts, (*caption.of_picture, *caption.notes), len(page.layers))
-    for part, layer in enumerate(rows(page.layers)):
+    for part, layer in enumerate(each(page.layers)):
         plans, steps = page.plans[page.plans["shape"] == layer.shape], products_of(layer.products)
         most = max(layer.dense_flops, plans["flops"].max())
         unit, scale = ("MFLOP", 1e6) if most < 1e11 else ("GFLOP", 1e9)
@@ -114,7 +114,7 @@ def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: 
 def _draw_candidates(axes: Any, layer: Any, plans: pd.DataFrame, unit: str, scale: float) -> None:
     """Write a line per candidate, the chosen one first, and one of nn.Linear."""
     lines = [("", unit, "kept, MiB", "est.", "meas.")]
-    for one in rows(plans.sort_values("chosen", ascending=False, kind="stable")):
+    for one in each(plans.sort_values("chosen", ascending=False, kind="stable")):
         time = _number(one.measured_ms) + ("*" if one.name == layer.best_name else one.once)
         sizes = significant(one.flops / scale), significant(one.saved_mib), significant(one.estimated_ms)
         lines.append((one.name, *sizes, time))
@@ -140,8 +140,8 @@ def _draw_products(axes: Any, layer: Any, steps: pd.DataFrame, height: float, un
         _write(axes, left, y, head, fontweight="bold")
     for right, head in ((7.65, f"{unit} each"), (8.3, "share"), (INNER, "kept, MiB")):
         _write(axes, right, y, head, ha="right", fontweight="bold")
-    of_result = {one.result: one for one in rows(steps)}
-    for one in rows(steps[steps["pass"] == "forward"]):
+    of_result = {one.result: one for one in each(steps)}
+    for one in each(steps[steps["pass"] == "forward"]):
         y -= _ROW
         three = (one, of_result[f"d{one.left}"], of_result[f"d{one.right}"])
         for left, offset, step in zip((0.0, 2.28, 4.76), (1.06, 1.2, 1.2), three, strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from figures.frame import rows
+from figures.frame import each
 from figures.page.style import FAINT, INK
 
 _CORE, _BADGE = 0.105, 0.062
@@ -61,7 +61,7 @@ def summed_by(steps: pd.DataFrame, half: int) -> tuple[dict[int, int], dict[int,
     """
     bonds: dict[int, int] = {}
     modes: dict[int, int] = {}
-    for one in rows(steps[steps["pass"] == "forward"]):
+    for one in each(steps[steps["pass"] == "forward"]):
         first, last = _span(one.right)
         if first > 1:
             bonds[first - 1] = one.number
@@ -108,7 +108,7 @@ def draw_forward(axes: Any, steps: pd.DataFrame, width: float) -> None:
     """Draw a product where two lines meet, numbered in its order, with the name of its result."""
     forward = steps[steps["pass"] == "forward"]
     places = _places(forward, width)
-    for one in rows(forward):
+    for one in each(forward):
         for operand in (one.left, one.right):
             _line(axes, places[operand], places[one.result])
         badge(axes, places[one.result], one.number)
@@ -120,7 +120,7 @@ def draw_backward(axes: Any, steps: pd.DataFrame, width: float) -> None:
     forward, numbers = steps[steps["pass"] == "forward"], dict(zip(steps["result"], steps["number"], strict=True))
     places = _places(forward, width)
     results = set(forward["result"])
-    for one in rows(forward):
+    for one in each(forward):
         at, operands = places[one.result], (one.left, one.right)
         middles = [_arrow(axes, at, places[name], 0.0 if name in results else _CORE) for name in operands]
         apart = max(_BADGE + 0.005 - (middles[1][0] - middles[0][0]) / 2, 0.0)
@@ -148,10 +148,10 @@ def _places(forward: pd.DataFrame, width: float) -> dict[str, Point]:
     left, right, bottom, top = 0.16, 0.14, 0.13, HEIGHT - 0.13
     step = (width - left - right) / (len(leaves) - 1)
     across = {name: left + place * step for place, name in enumerate(leaves)}
-    for one in rows(forward):
+    for one in each(forward):
         across[one.result] = (across[one.left] + across[one.right]) / 2
     depth = {"y": 0}
-    for one in rows(forward[::-1]):
+    for one in each(forward[::-1]):
         depth |= dict.fromkeys((one.left, one.right), depth[one.result] + 1)
     drop = (top - bottom) / max(depth.values())
     return {name: (across[name], top - drop * depth[name]) for name in depth}

@@ -49,7 +49,7 @@ class Grid(frame.Page):
         done = self.df[self.df["status"] == "ok"].sort_values([*SHAPE.values()])
         shapes = done[[*SHAPE.values(), "shape", "layer", "cores", "dense_flops"]]
         shapes = shapes.assign(older_code=done["cell_id"].isin(self.older_code))
-        rows = [{"shape": one.shape, **plan} for one in frame.rows(done) for plan in plans_of(one.record)]
+        rows = [{"shape": one.shape, **plan} for one in frame.each(done) for plan in plans_of(one.record)]
         columns = ["shape", "name", "chosen", "segments", "flops", "saved_mib", "once", "ms", "measured_ms"]
         return shapes.merge(pd.DataFrame(rows, columns=None if rows else columns), on="shape")
 

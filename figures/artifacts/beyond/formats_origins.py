@@ -91,7 +91,11 @@ def select(records: Records) -> list[Origins]:
             kept.append(newest)
             left_out += notes
         lines = pd.concat(found)
-        lines = lines[lines["optimizer"].isin(own.loc[own["origin"] != "scratch", "optimizer"])]
+        others = own[own["origin"] != "scratch"]
+        same = lines["optimizer"].isin(others["optimizer"]) & (
+            lines["ratio"].isna() | lines["ratio"].isin(others["ratio"])
+        )
+        lines = lines[same & lines["run"].map(lambda run: run and run.method).isin([DENSE, *others["method"]])]
         shown = frame.oldest_first(pd.concat(kept))
         pages.append(Origins(**device, df=shown, left_out=tuple(left_out), lines=ordered(lines, "test_loss")))
     return pages

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator
 
 from bench.core.intervals import Estimate, unpaired_ratio
 from figures.artifact import Artifact
-from figures.frame import rows
+from figures.frame import each
 from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import Page, legend
@@ -56,7 +56,7 @@ def table(page: Grid) -> pd.DataFrame:
     for name in names[2:]:
         shapes = shapes.merge(page.df[[name]].drop_duplicates(), how="cross")
     ratios = []
-    for layer in rows(layers):
+    for layer in each(layers):
         over_best = over_dense = None
         if layer.ms:
             equal = Estimate(1.0, 1.0, 1.0, layer.blocks)
@@ -68,7 +68,7 @@ def table(page: Grid) -> pd.DataFrame:
         chosen=layers["name"],
         best=layers["best_name"],
         ranks=[" ".join(map(str, ranks)) for ranks in layers["ranks"]],
-        failed=[f"{one.name!r} {one.message}" * (not one.ms) for one in rows(layers)],
+        failed=[f"{one.name!r} {one.message}" * (not one.ms) for one in each(layers)],
     ).join(pd.DataFrame(ratios, layers.index))
     chosen = chosen[[*names, "chosen", "best", "ranks", "failed", "dense_ms", *chosen.filter(like="chosen_over")]]
     records = page.df.assign(older_code=page.df["cell_id"].isin(page.older_code))
@@ -178,7 +178,7 @@ def _draw_maps(page: Page, table: pd.DataFrame) -> None:
         axes.xaxis.tick_top()
         axes.grid(visible=False)
         axes.tick_params(length=0, labelsize=6.5)
-        for one in rows(part):
+        for one in each(part):
             _draw_cell(axes, one, tokens.index(one.tokens), layers.index((one.layer, one.ranks_cap)))
         firsts = [place for place, (layer, _) in enumerate(layers) if place == 0 or layer != layers[place - 1][0]]
         for place in firsts[1:]:

@@ -15,7 +15,7 @@ from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
 from figures.columns import across, readable
-from figures.frame import Page, pages, rows
+from figures.frame import Page, each, pages
 from figures.page.captions import beside
 from figures.page.facts import reasons
 
@@ -36,7 +36,7 @@ def table(page: Page) -> pd.DataFrame:
     df = df.assign(tensorized=df["arm"] != DENSE)
     df = df.sort_values(["batch_size", "in_features", "out_features", "tensorized", "arm"], kind="stable")
     lines = []
-    for one in rows(df):
+    for one in each(df):
         measured = {form["name"]: form for form in one.record.samples.get("precisions", ())}
         rooflines = {form["form"]: form for form in one.record.samples.get("rooflines", ())}
         times = {name: list(form["ms"]) for name, form in measured.items()}

@@ -8,7 +8,7 @@ import pandas as pd
 from bench.core.intervals import mean_estimate, paired_ratio
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.frame import Page, pages, rows
+from figures.frame import Page, each, pages
 from figures.page.captions import beside
 from figures.page.facts import reasons
 from figures.text import bounds
@@ -49,7 +49,7 @@ def table(page: Page) -> pd.DataFrame:
         kind="stable",
     )
     lines = []
-    for one in rows(df):
+    for one in each(df):
         products = {product["name"]: product for product in one.record.samples.get("products", ())}
         times = {name: list(product.get("ms", ())) for name, product in products.items()}
         for name in PRODUCTS:

@@ -35,11 +35,12 @@ def timed(steps: pd.DataFrame, within: Sequence[str]) -> pd.DataFrame:
     Steps are named by ``arm`` and sorted by the first of these columns, then by arm; a link without a limit has an
     infinite ``link_mbit``.
     """
-    references = frame.by_cell(steps[steps["arm"] == COMERA], within)
+    ours = steps.loc[steps["arm"] == COMERA, [*within, "record"]].drop_duplicates(list(within), keep="last")
+    references = frame.known(steps[list(within)].merge(ours, how="left")["record"])
     estimates = []
-    for arm, record, place in zip(steps["arm"], steps["record"], frame.tuples(steps, within), strict=True):
+    for arm, record, reference in zip(steps["arm"], steps["record"], references, strict=True):
         step = step_of(record)
-        ratio = time_ratio(record, references.get(place)) if arm != COMERA else None
+        ratio = time_ratio(record, reference) if arm != COMERA else None
         estimates.append(
             {
                 **bounds("step_time_ms", step),
@@ -105,7 +106,7 @@ class ScalingPage(frame.Page):
             )
             model = Model(plain, one.world_size, {})
             shares = {}
-            for step in frame.rows(measured):
+            for step in frame.each(measured):
                 compute = plain.compute_ms if pd.isna(step.compute_time_ms) else step.compute_time_ms
                 link = shaped(None if step.link_mbit == math.inf else step.link_mbit, PAYLOAD_SHARE)
                 if plain.communication_ms(one.world_size, link) < compute:

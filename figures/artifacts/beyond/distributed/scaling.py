@@ -19,7 +19,7 @@ from figures.artifacts.beyond.distributed.arms import by_arm, style
 from figures.artifacts.beyond.distributed.measured import COUNTS, ScalingPage, select
 from figures.artifacts.beyond.distributed.paper import RANKS, WORKLOADS, rate_words
 from figures.columns import across, bounds_kinds, readable
-from figures.frame import rows
+from figures.frame import each
 from figures.page import facts
 from figures.page.captions import beside
 from figures.page.drawn import Caption
@@ -108,7 +108,7 @@ def with_model(page: ScalingPage) -> pd.DataFrame:
     """Return the measured steps with what the model says of each, of which it knows nothing but the compute."""
     known = [
         model.ms(one.link_mbit, None if pd.isna(one.compute_time_ms) else one.compute_time_ms) if model else None
-        for one in rows(page.steps)
+        for one in each(page.steps)
         for model in [page.models.get(one.arm)]
     ]
     return page.steps.assign(model_ms=pd.Series(known, page.steps.index, dtype=float))
@@ -237,7 +237,7 @@ def _draw_times(axes: Any, page: ScalingPage) -> None:
         look = {"color": style(arm)[0].colour, "linestyle": style(arm)[0].dashes, "linewidth": 1.0}
         axes.plot([1e3 * gbit for gbit in grid], list(map(model.curve(), grid)), zorder=2, **look)
     no_limit = 40_000.0
-    for one in rows(timed.replace({"link_mbit": {float("inf"): no_limit}})):
+    for one in each(timed.replace({"link_mbit": {float("inf"): no_limit}})):
         x, ends = one.link_mbit, [one.step_time_ms_low, one.step_time_ms_high]
         if not pd.isna(ends).any():
             axes.plot([x, x], ends, **{**WHISKER, "markersize": 4}, zorder=3)
