@@ -49,3 +49,10 @@ def test_fig7_times_both_arms_with_each_toggle_side_by_side(swept, cuda, argumen
             assert cell.sequence_length == 128
             assert cell.device == ("cuda" if cuda and "device=cpu" not in arguments else "cpu")
         assert cells[-1].precision == precision
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("accuracy_small", "dataset=auto"), ("formats_pruned",)])
+def test_the_rank_entries_of_an_experiment_can_reach_zero_in_its_late_stages(swept, arguments):
+    cells = [cell for job in swept(*arguments) for cell in job]
+    assert any(stage["target"] for cell in cells for stage in cell.training["stages"])
