@@ -346,7 +346,7 @@ def _draw_panel(axes: Any, quantity: Quantity, dense: pd.DataFrame, points: pd.D
             allocated,
             pd.Series([low, level, high] if middle else []),
         ]
-    )
+    ).dropna()
     if drawn.empty:
         axes.set_yticks([])
         axes.text(0.5, 0.5, "nothing recorded", transform=axes.transAxes, ha="center", style="italic", color=FAINT)

@@ -47,6 +47,7 @@ class Band:
 
 def labels(values: pd.Series, ratios: pd.Series, marks: pd.Series) -> pd.Series:
     """Return the words beside bars: value, ratio to what it is compared with, marks; missing where the value is."""
+    values, ratios = pd.to_numeric(values), pd.to_numeric(ratios)  # a column without any number holds None
     lines = zip(values, ratios, marks, strict=True)
     words = [
         f"{significant(value)}{f'  {significant(ratio)}x' if ratio > 0 else ''} {mark}".rstrip() if value > 0 else None

@@ -39,6 +39,11 @@ CORES = re.compile(r"G(\d+)(?:-(\d+))?")
 MIB = 4 / 2**20
 
 
+#: The columns of candidates, where there are none.
+_PLAN = ["shape", "name", "chosen", "segments", "products", "ranks", "flops", "saved_mib", "largest_mib"]
+_PLAN += ["estimated_ms", "ms", "measured_ms", "blocks", "once", "message", "dense", "dense_ms"]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grid(frame.Page):
     """The plans of one device, with at most one record per shape."""
@@ -50,14 +55,14 @@ class Grid(frame.Page):
         shapes = done[[*SHAPE.values(), "shape", "layer", "cores", "dense_flops"]]
         shapes = shapes.assign(older_code=done["cell_id"].isin(self.older_code))
         rows = [{"shape": one.shape, **plan} for one in frame.each(done) for plan in plans_of(one.record)]
-        columns = ["shape", "name", "chosen", "segments", "flops", "saved_mib", "once", "ms", "measured_ms"]
-        return shapes.merge(pd.DataFrame(rows, columns=None if rows else columns), on="shape")
+        return shapes.merge(pd.DataFrame(rows, columns=None if rows else _PLAN), on="shape")
 
     @cached_property
     def layers(self) -> pd.DataFrame:
         """Return the rows of the chosen plans, with ``best_*`` of the fastest and ``naive_*`` of left to right."""
         best = self.plans.dropna(subset="measured_ms").sort_values(["measured_ms", "name"])
-        naive = self.plans[[all(first == last for first, last in one) for one in self.plans["segments"]]]
+        in_order = self.plans["segments"].map(lambda one: all(first == last for first, last in one))
+        naive = self.plans[in_order.astype(bool)]
         found = self.plans[self.plans["chosen"].astype(bool)]
         for prefix, others in (("best_", best), ("naive_", naive)):
             others = others.drop_duplicates("shape").set_index("shape")

@@ -104,6 +104,8 @@ def time_columns(
         rare: whether the part in rare events has columns of its own.
     """
     name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
+    names = ["time_status", "time_message", *bounds(name, None), *(bounds(rare_name, None) if rare else ())]
+    names += [*bounds(f"time_over_{over}", None), "time_pairing", "launches", "blocks", "disturbed_blocks"]
     lines = []
     for record, reference, is_asked in zip(known(records), known(references), asked, strict=True):
         time = time_of(record, per) if is_asked else None
@@ -125,18 +127,19 @@ def time_columns(
                 "disturbed_blocks": disturbed_blocks(record) if record and time else None,
             }
         )
-    return pd.DataFrame(lines, index=records.index)
+    return pd.DataFrame(lines, index=records.index, columns=names)
 
 
 def step_columns(records: pd.Series) -> pd.DataFrame:
     """Return the times of steps in ms as the four columns of an estimate, ``step_ms``, and their launches."""
     steps = map(step_of, known(records))
     lines = [{**bounds("step_ms", step), "launches": step and step.launches} for step in steps]
-    return pd.DataFrame(lines, index=records.index).astype({"launches": "Int64"})
+    columns = [*bounds("step_ms", None), "launches"]
+    return pd.DataFrame(lines, index=records.index, columns=columns).astype({"launches": "Int64"})
 
 
 def ratio_columns(name: str, above: pd.Series, below: pd.Series) -> pd.DataFrame:
     """Return the ratios of the times of records as the four columns of an estimate, then their ``pairing``."""
     ratios = [time_ratio(*pair) for pair in zip(known(above), known(below), strict=True)]
     lines = [{**bounds(name, ratio), "pairing": pairing(ratio)} for ratio in ratios]
-    return pd.DataFrame(lines, index=above.index)
+    return pd.DataFrame(lines, index=above.index, columns=[*bounds(name, None), "pairing"])

@@ -77,6 +77,15 @@ def test_the_artifacts_without_records_are_these() -> None:
     assert {name for name in ARTIFACTS if not small_page(name)} == WITHOUT_RECORDS
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_records_without_a_reference_are_drawn(name: str) -> None:
+    records = same_code(name)
+    rivals = {one.measure: one for one in records if one.arm not in ("dense", "comera")}
+    for left in ([one for one in records if one.arm != "dense"], *([one] for one in rivals.values()), records[-1:]):
+        for page in pages(name, left):
+            assert all(page.files[file] for file in page.files)
+
+
 @pytest.mark.parametrize("name", sorted({*NAMES} - {*EVERY_RECORD}))
 def test_an_older_record_of_a_cell_changes_nothing_but_a_note(name: str) -> None:
     records = same_code(name)

@@ -69,7 +69,7 @@ def table(page: Grid) -> pd.DataFrame:
         best=layers["best_name"],
         ranks=[" ".join(map(str, ranks)) for ranks in layers["ranks"]],
         failed=[f"{one.name!r} {one.message}" * (not one.ms) for one in each(layers)],
-    ).join(pd.DataFrame(ratios, layers.index))
+    ).join(pd.DataFrame(ratios, layers.index, [*bounds("chosen_over_best", None), *bounds("chosen_over_dense", None)]))
     chosen = chosen[[*names, "chosen", "best", "ranks", "failed", "dense_ms", *chosen.filter(like="chosen_over")]]
     records = page.df.assign(older_code=page.df["cell_id"].isin(page.older_code))
     df = (
@@ -78,7 +78,7 @@ def table(page: Grid) -> pd.DataFrame:
         .merge(chosen, how="left", on=names)
         .merge(page.plans[[*names, *own]].rename(columns={one: f"plan_{one}" for one in own}), how="left", on=names)
     )
-    untimed = df["failed"].fillna("") != ""
+    untimed = df["failed"].astype(object).fillna("") != ""
     df["status"] = df["status"].fillna(NOT_RECORDED).mask(untimed, "no time")
     df["message"] = df["failed"].where(untimed, df["message"].fillna("").map(lambda text: " ".join(text.split())))
     df["older_code"] = df["older_code"].eq(True)
