@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 #: Attributes and operations that do not depend on the entries.
@@ -39,7 +40,7 @@ _HOOKS = {"register_hook", "register_post_accumulate_grad_hook", "retain_grad"}
 class DenseWeight(torch.Tensor):
     """A tensor of some shape, type and device whose entries are formed anew by every operation that needs them.
 
-    Its ``data`` is such a tensor too, without a gradient.
+    Its ``data`` is such a tensor too, without a gradient. Under ``FakeTensorMode`` it is a fake tensor of that shape.
 
     Args:
         form: gives the entries, with a gradient where it is enabled.
@@ -69,6 +70,8 @@ class DenseWeight(torch.Tensor):
         # One number stands for all entries: NaN, lest anything that passes by __torch_function__ goes unnoticed.
         number = torch.full((), math.nan, dtype=like.dtype, device=like.device)
         entries = number.expand(shape).requires_grad_(requires_grad and torch.is_grad_enabled())
+        if isinstance(entries, FakeTensor):  # it has no entries, and can be of no class but its own
+            return entries  # type: ignore[return-value]
         weight = entries.as_subclass(cls)
         weight._form, weight._trained = form, requires_grad
         return weight

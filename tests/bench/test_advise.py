@@ -244,5 +244,12 @@ def test_every_arm_has_a_kind_and_structured_ones_a_ratio():
     assert len(arms) == 8 + 2 * 4
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+@pytest.mark.parametrize("arm", ["low_rank@size", "btt", "comera"])
+def test_structured_arms_train_every_family(kind, arm, tmp_path):
+    assert steps_of(saved(tmp_path, kind), arm, 2).at(2).peak_bytes > 0
+
+
 def test_all_families_are_tried():
     assert set(_EACH_KIND) == set(CONFIGS)
