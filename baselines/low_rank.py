@@ -46,7 +46,7 @@ from baselines._arm import (
     replace_module,
 )
 from baselines._rank_shares import ranks_for_ratio
-from comera.compatibility.dense_weight import DenseWeight
+from comera.compatibility.dense_weight import weight_of
 from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.protocol import LATER, OPTIMIZERS, OutOfReach, Reason, scale_of, starts_at_zero
 from comera.ratio.model import solve_model
@@ -177,13 +177,9 @@ class TwoFactorLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The dense weight (M, N), formed anew by each operation on it, for models that read a layer's weight."""
-        return DenseWeight(
-            lambda: self.second.t() @ self.first,
-            (self.out_features, self.in_features),
-            self.first,
-            self.first.requires_grad or self.second.requires_grad,
-        )
+        """The dense weight (M, N), formed anew by each operation on it, as that of :class:`comera.TTLinear`."""
+        shape = self.out_features, self.in_features
+        return weight_of(lambda: self.second.t() @ self.first, shape, (self.first, self.second))
 
     @torch.no_grad()
     def draw_spectral(self) -> None:

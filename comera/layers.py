@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from comera.compatibility.dense_weight import DenseWeight
+from comera.compatibility.dense_weight import weight_of
 from comera.compatibility.distributed import refuse_distributed, whole
 from comera.compatibility.optimizer_states import check_states, warn_of_uncut_states
 from comera.contraction.joint_merging import compiled_halves, jointly_merged, jointly_merged_halves
@@ -177,11 +177,7 @@ class TensorTrainLayer(nn.Module):
         output projection, and models with a tied output layer. Its shape, type and device cost nothing. What would
         write to it, as ``nn.init.zeros_(layer.weight)``, raises RuntimeError.
         """
-        # Compilation leaves out what is not used, and torch.func allows no tensor that only looks as if it had entries.
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-            return self.to_dense()
-        trained = any(parameter.requires_grad for parameter in (self.packed_cores, self.diagonals))
-        return DenseWeight(self.to_dense, self._dense_shape(), self.packed_cores, trained)
+        return weight_of(self.to_dense, self._dense_shape(), (self.packed_cores, self.diagonals))
 
     def _dense_shape(self) -> tuple[int, int]:
         """Return the shape of :meth:`to_dense`."""

@@ -97,6 +97,24 @@ class DenseWeight(torch.Tensor):
         return func(*args, **kwargs)
 
 
+def weight_of(
+    form: Callable[[], torch.Tensor], shape: Sequence[int], parameters: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Return the ``weight`` of a layer whose entries follow from parameters: a :class:`DenseWeight` where it can be.
+
+    Compilation leaves out what is not used, and ``torch.func`` allows no tensor that only looks as if it had entries:
+    there it is formed.
+
+    Example:
+        >>> core = torch.nn.Parameter(torch.ones(1))
+        >>> weight_of(lambda: core.expand(2, 3), (2, 3), [core]).requires_grad
+        True
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return form()
+    return DenseWeight(form, shape, parameters[0], any(parameter.requires_grad for parameter in parameters))
+
+
 def _refuse_writing(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raise RuntimeError if an operation would change the entries, or an attribute, of a :class:`DenseWeight`."""
     name, given = getattr(func, "__name__", ""), (*args, *kwargs.values())

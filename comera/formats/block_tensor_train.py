@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from comera.compatibility.dense_weight import DenseWeight
+from comera.compatibility.dense_weight import weight_of
 from comera.formats.block_plans import CONTRACTIONS, BlockContraction, plan_blocks
 from comera.formats.block_shapes import BTTShape, balanced_blocks
 from comera.tensor_train import spectral_std
@@ -209,10 +209,7 @@ class BTTLinear(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """The dense weight, formed anew by each operation on it, as that of :class:`comera.TTLinear`."""
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-            return self.to_dense()
-        trained = any(core.requires_grad for core in self.core_parameters())
-        return DenseWeight(self.to_dense, (self.out_features, self.in_features), self.in_core, trained)
+        return weight_of(self.to_dense, (self.out_features, self.in_features), self.core_parameters())
 
     def core_parameters(self) -> tuple[nn.Parameter, nn.Parameter]:
         """Return the parameters in place of the dense weight."""

@@ -26,6 +26,8 @@ def test_a_layer_is_its_product_matrix(n, m, rank, shape, bias):
     matrix = layer.second.T @ layer.first  # (M, N)
     x = torch.randn(*shape, n, dtype=torch.float64)
     torch.testing.assert_close(layer(x), nn.functional.linear(x, matrix, dense.bias))
+    torch.testing.assert_close(layer.weight.clone(), matrix)
+    assert layer.weight.shape == dense.weight.shape
     assert layer.bias is dense.bias
     kept = min(rank, n, m)
     assert sum(p.numel() for p in layer.parameters()) == kept * (n + m) + (m if bias else 0)

@@ -7,9 +7,10 @@ import copy
 import pytest
 import torch
 from drawn_chains import assert_all_close
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from comera import TiedTTMLinear, TTLinear, TTMEmbedding
+from comera import BTTLinear, TiedTTMLinear, TTLinear, TTMEmbedding
 
 LINEAR = TTLinear(6, 4, (3, 2), (2, 2), 2).double()
 TABLE = TTMEmbedding(9, 4, (3, 3), (2, 2), 2, padding_idx=1)
@@ -133,3 +134,16 @@ def test_reading_it_and_what_changes_nothing_are_allowed(layer, read):
     with torch.no_grad():
         read(layer.weight)
         assert torch.equal(layer.weight.data + 0, layer.to_dense())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda **how: TTLinear(6, 4, (3, 2), (2, 2), 2, **how), lambda **how: BTTLinear(6, 4, rank=1, **how)],
+    ids=["tensor train", "block tensor train"],
+)
+def test_on_fake_tensors_it_has_its_attributes_and_forms_nothing(make, monkeypatch):
+    with FakeTensorMode():
+        layer = make(dtype=torch.bfloat16)
+        monkeypatch.setattr(type(layer), "to_dense", None)
+        weight = layer.weight
+    assert (weight.shape, weight.dtype, weight.requires_grad) == ((4, 6), torch.bfloat16, True)
