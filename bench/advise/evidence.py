@@ -78,6 +78,8 @@ def evidence(root: Path = RECORDS) -> Evidence | None:
             gap = loss - dense[optimizer]
             gaps[ratio][method, optimizer] = min(gap, gaps[ratio].get((method, optimizer), math.inf))
     whole = {ratio: some for ratio, some in gaps.items() if {name for _, name in some} == {*OPTIMIZERS}}
+    if not whole:
+        return None
     by_matrices = {_matrices_ratio(records, ratio): some for ratio, some in sorted(whole.items())}
     return Evidence(by_matrices, dense["muon"] - dense["adamw"], _words(records))
 
@@ -103,7 +105,7 @@ def _chosen(rates: Mapping[float, list[Record]]) -> float:
 
 
 def _matrices_ratio(records: list[Record], ratio: float) -> float:
-    """How many times smaller the matrices of the blocks were at a ratio of the whole model, by block tensor trains."""
+    """Return how many times smaller the blocks' matrices were at a ratio of the whole model, by block tensor trains."""
     dense = next(record for record in records if record.ratio is None)
     btt = next(record for record in records if record.method == "btt" and record.ratio == ratio)
     settings = _config(dense)["workload_settings"]
