@@ -1,6 +1,6 @@
 """Tables: one list of columns gives the table that people read and the one that programs read; numbers as text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
@@ -43,6 +43,16 @@ def one_line(message: str) -> str:
 def counted(number: int | None) -> str:
     """Return a whole number, thousands separated; a dash where there is none."""
     return NOT_ASKED if number is None else f"{number:,}"
+
+
+def listed(numbers: Sequence[float]) -> str:
+    """Return numbers as a sentence has them.
+
+    >>> listed([1.5, 2, 100]), listed([2])
+    ('1.5, 2 and 100', '2')
+    """
+    *words, last = (f"{number:.3g}" for number in numbers)
+    return f"{', '.join(words)} and {last}" if words else last
 
 
 def rounded(value: float, decimals: int) -> str:

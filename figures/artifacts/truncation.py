@@ -17,7 +17,7 @@ from figures.page.captions import beside
 from figures.page.drawn import Caption
 from figures.page.layout import panel_page
 from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
-from figures.records.cells import CATEGORIES, parts_of_peak
+from figures.records.cells import CATEGORIES, by_category
 from figures.records.seeds import Finished, with_estimates
 from figures.records.studies import Study
 from figures.records.training import curve_of, ranks_before
@@ -131,21 +131,18 @@ def _draw_times(axes: Any, sized: pd.DataFrame) -> None:
 def _draw_memory(axes: Any, sized: pd.DataFrame, dense: pd.DataFrame) -> None:
     width = 0.05 * axes.get_xlim()[1]
     points = sized.dropna(subset="predicted_peak_mib")
-    for line in lines_of(points):
+    for stored, peak in zip(points["stored_mib"], lines_of(by_category(points, "predicted")), strict=True):
         bottom = 0.0
-        for name, mib in _parts(line).items():
-            axes.bar(line["stored_mib"], mib, width, bottom=bottom, linewidth=0.4, **MEMORY_FILLS[name].look)
-            bottom += mib
-        axes.bar(line["stored_mib"], bottom, width, facecolor="none", edgecolor=INK, linewidth=0.5)
+        for name, mib in peak.items():
+            if mib > 0:
+                axes.bar(stored, mib, width, bottom=bottom, linewidth=0.4, **MEMORY_FILLS[name].look)
+                bottom += mib
+        axes.bar(stored, bottom, width, facecolor="none", edgecolor=INK, linewidth=0.5)
     for peak in dense["predicted_peak_mib"].dropna():
         axes.axhline(peak, **_DENSE)
     axes.set_ylim(0, 1.25 * max([0.0, *points["predicted_peak_mib"], *dense["predicted_peak_mib"].dropna()]) or 1.0)
     axes.set_ylabel("predicted peak memory, MiB", fontsize=8)
     _name_points(axes, points, "predicted_peak_mib")
-
-
-def _parts(line: dict[str, Any]) -> dict[str, float]:
-    return parts_of_peak(line["predicted_peak_mib"], {name: line[f"predicted_{name}_mib"] for name in CATEGORIES})
 
 
 def _draw_score(axes: Any, sized: pd.DataFrame, dense: pd.DataFrame, name: str, label: str) -> None:
@@ -172,7 +169,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     rows, name = study.rows.reset_index(drop=True), study.metric.name
     sized = table.dropna(subset=["stored_mib", "tensorized_mib"]).sort_values("stored_mib", ascending=False)
     dense = table[rows["is_whole_dense"]].head(1)
-    found = {part for line in lines_of(sized.dropna(subset="predicted_peak_mib")) for part in _parts(line)}
+    found = by_category(sized, "predicted").gt(0).any()
     estimates = [estimate(line, "step_trained_over_full") for line in lines_of(sized)]
     handles: list[Any] = [
         Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
@@ -182,7 +179,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
         Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
     ]
     words = {"optimizer": "optimizer state"}
-    handles += [fill_handle(fill, words.get(part, part)) for part, fill in MEMORY_FILLS.items() if part in found]
+    handles += [fill_handle(fill, words.get(part, part)) for part, fill in MEMORY_FILLS.items() if found[part]]
     devices = ", ".join({"cuda": "CUDA", "cpu": "a CPU"}[one] for one in study.values("predicted_for") if one)
     predicted = f"b  peak memory, predicted{f' for {devices}' if devices else ''}"
     titles = ("a  step time", predicted, f"c  {study.metric.short}")

@@ -19,7 +19,7 @@ from figures.page.drawn import Caption
 from figures.page.footnotes import Footnotes
 from figures.page.layout import Page, legend
 from figures.page.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
-from figures.records.cells import CATEGORIES
+from figures.records.cells import CATEGORIES, by_category
 from figures.text import DISTURBED, OLDER, UNPAIRED, significant
 
 _ROW = 0.185  # inches of a row
@@ -128,9 +128,7 @@ class Sheet:
             words_beside: those beside bars, where these are others.
         """
         peak, found = table[f"{target}_peak_mib"], marks(table)
-        bars = table[[f"{target}_{name}_mib" for name in CATEGORIES]].set_axis(list(CATEGORIES), axis=1)
-        rest = peak - bars.sum(axis=1)
-        bars["unsplit"] = rest.where(rest > 0.005 * peak)
+        bars = by_category(table, target)
         reasons = self._reasons(table, target, found)
         if measured:
             bars = bars.assign(allocated=table["allocated_mib"], reserved=table["reserved_mib"])

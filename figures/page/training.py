@@ -1,4 +1,4 @@
-"""What figures and tables of training have alike: how metrics are written, facts of captions, and marks on axes."""
+"""Parts that figures and tables of training share: how metrics are written, facts of captions, and marks on axes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

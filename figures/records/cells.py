@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import pandas as pd
 
-from bench.core.record import Record
 from figures import frame
 from figures.frame import Patterns, narrow, newest, repeats, settings
 from figures.records.sizes import equal_size
@@ -26,25 +25,14 @@ TARGETS = ("cuda", "cpu")
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 
 
-def parts_of_peak(peak: float, sizes: Mapping[str, float | None]) -> dict[str, float]:
-    """Return a peak by category, of sizes by category; ``unsplit`` is what these do not account for.
+def by_category(table: pd.DataFrame, of: str) -> pd.DataFrame:
+    """Return peaks in MiB by category, and as ``unsplit`` what these do not account for, if more than half a percent.
 
-    >>> parts_of_peak(10.0, {"parameters": 6.0, "optimizer": None})
-    {'parameters': 6.0, 'unsplit': 4.0}
+    The table has the peaks as ``OF_peak_mib``, their categories as ``OF_parameters_mib`` and so on.
     """
-    parts = {name: float(size) for name, size in sizes.items() if size and size == size}  # no NaN
-    rest = peak - sum(parts.values())
-    return {**parts, **({"unsplit": rest} if rest > 0.005 * peak else {})}
-
-
-def sizes_of(record: Record) -> dict[str, float | None]:
-    """Return the categories of a record's predicted peak in MiB."""
-    return {name: getattr(record, f"predicted_{name}_mib") for name in CATEGORIES}
-
-
-def quotient(above: float | None, below: float | None) -> float | None:
-    """Return a quotient; None where one side is unknown, or where nothing is left to divide by."""
-    return above / below if above and below else None
+    parts, peak = table[[f"{of}_{name}_mib" for name in CATEGORIES]], table[f"{of}_peak_mib"]
+    rest = peak - parts.sum(axis=1)
+    return parts.set_axis(list(CATEGORIES), axis=1).assign(unsplit=rest.where(rest > 0.005 * peak))
 
 
 def at(grid: pd.DataFrame, df: pd.DataFrame, cell: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:

@@ -63,14 +63,15 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
         most = tried[tried["seed"] == tried["seed"].mode().min()].sort_values("rate")  # of the seed with most rates
         best = most.dropna(subset="chosen_by").sort_values("chosen_by", kind="stable").head(1)
         reached = tried[tried["rate"].isin(best["rate"])]["reported"].dropna()
-        remarks = ["best rate at an edge of those tried"] if best["rate"].isin(most["rate"].iloc[[0, -1]]).any() else []
+        at_edge = best["rate"].isin(most["rate"].agg(["min", "max"])).any()
+        remarks = ["best rate at an edge of those tried"] if at_edge else []
         if len(reached) < SURE_SEEDS:
             remarks.append(f"{len(reached)} seed{'s' * (len(reached) != 1)}")
         line = {
             "run": next(iter(best["record"]), None),
             "rates": list(most["rate"]),
             "lr": best["rate"].min(),
-            "at_edge": best["rate"].isin(most["rate"].iloc[[0, -1]]).any(),
+            "at_edge": at_edge,
             "test_loss": reached.mean(),
             "test_loss_low": reached.min(),
             "test_loss_high": reached.max(),

@@ -35,13 +35,13 @@ from figures.page.style import (
     stroke_handle,
     strokes,
 )
-from figures.records.crossover import listed
 from figures.records.metric import Metric
 from figures.records.reach import reach_of
 from figures.records.seeds import less, with_estimates
 from figures.records.sizes import equal_size
 from figures.records.studies import PROBES, Study, studies
 from figures.records.time_values import step_of
+from figures.text import listed
 
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.
 _SAME_SIZE = 1.02
