@@ -31,3 +31,11 @@ def test_help_has_a_line_for_each_of_few_targets():
     assert len(lines) == len(TARGETS) <= 25
     assert [line.split()[1] for line in lines[:3]] == ["help", "reproduce-fig1", "test"]
     assert max(map(len, lines)) <= 100
+
+
+def test_every_file_with_a_slow_test_is_run_by_test_slow():
+    command = ["make", "-n", "-o", ".venv/.ready", "test-slow"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    mark = "mark." + "slow"
+    marked = [path for path in (ROOT / "tests").rglob("*.py") if mark in path.read_text(encoding="utf-8")]
+    assert {str(path.relative_to(ROOT)) for path in marked} == {word for word in printed.split() if "tests/" in word}

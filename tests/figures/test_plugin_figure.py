@@ -34,7 +34,7 @@ def sizes(comera: float = 6.0) -> list[Record]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    """What a test registers or offers is gone after it, also where it undoes its own patches."""
+    """Remove what a test registers or offers, also where it undoes its own patches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_registered", {})
         yield
