@@ -22,7 +22,7 @@ help: ## list the targets
 # Figures, tables and sweeps: bench/conf/reproduce.yaml has them by these names.
 REPRODUCE = $(BIN)/python -m bench reproduce $@ --results "$(RESULTS)"
 
-reproduce-fig1: $(READY) ## measure time per epoch and peak memory here, draw Fig. 1 (10 minutes)
+reproduce-fig1: $(READY) ## measure time per epoch and peak memory here, draw Fig. 1 (15 minutes)
 	$(REPRODUCE)
 
 # Two processes; the tests of one file stay in one of them, since they share what is expensive to make.
