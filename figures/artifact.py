@@ -22,10 +22,11 @@ from figures import frame
 from figures.claims.claims import Claim, LedgerError, Verdict
 from figures.claims.rule import Rule
 from figures.columns import left_columns, readable
+from figures.draw import captions
+from figures.draw.captions import Caption
 from figures.frame import Records
-from figures.page import captions
-from figures.page.drawn import Caption, Drawn, Files, markdown
 from figures.text import csv
+from figures.write import Drawn, Files, markdown
 
 #: A page of an artifact.
 S = TypeVar("S", bound=frame.Page)
@@ -49,7 +50,7 @@ class Artifact(Generic[S]):
         select: from a frame of the records of its experiments to one page each, such as one per device.
         table: of a page, with the columns of its CSV; how they are written is in :data:`figures.columns.FORMATS`.
         shown: the part of the table that people read, as strings; by default all columns of a known format.
-        caption: a template, or the path of one (:func:`figures.page.captions.beside` the module), which may use
+        caption: a template, or the path of one (:func:`figures.draw.captions.beside` the module), which may use
             ``page``, ``table`` and what ``about`` returns.
         draw: the picture of a page, from the page, its table and its caption; None for a table alone.
         rules, claims: by what it decides claims; claims of its own, beyond ``published/claims.csv``.

@@ -1,7 +1,7 @@
 """Draw every figure and table, in parallel: to write them, or to compare them with those that are there.
 
 A page's Markdown and CSV are compared byte by byte. A picture is compared by what it shows
-(:func:`figures.page.plotted.plotted_digest`), which its SVG holds as a description.
+(:func:`figures.draw.plotted.plotted_digest`), which its SVG holds as a description.
 """
 
 import multiprocessing
@@ -19,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.core.processors import usable_processors
 from bench.interrupts import shielded
 from figures.ledger.judging import claims_of
-from figures.page.drawn import Files
 from figures.registry import artifacts
+from figures.write import Files
 
 #: Kinds of files that are drawn; others in the folder, such as the report, are left alone.
 SUFFIXES = (".md", ".csv", ".svg", ".png")
@@ -91,7 +91,7 @@ def _differs(name: str, files: Files, folder: Path) -> bool:
 
 
 def digest_in(svg: str) -> str | None:
-    """Return the digest in a picture that :func:`figures.page.style.to_bytes` made; None without one."""
+    """Return the digest in a picture that :func:`figures.draw.style.to_bytes` made; None without one."""
     found = re.search(r"plotted data ([0-9a-f]+)", svg)
     return found[1] if found else None
 

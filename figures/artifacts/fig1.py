@@ -20,12 +20,11 @@ from figures.artifact import Artifact
 from figures.claims import ratio
 from figures.claims.rule import Rule
 from figures.columns import across, time_column
+from figures.draw import bars
+from figures.draw.captions import Caption, beside
 from figures.frame import Records
-from figures.page import bars
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.records import cells
-from figures.records.cells import TARGETS
+from figures.stats import cells
+from figures.stats.cells import TARGETS
 
 EXPERIMENTS = ("fig1", "fig1_memory")
 

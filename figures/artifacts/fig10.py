@@ -17,10 +17,10 @@ from figures.artifacts import fig1
 from figures.claims import ratio
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import REACHES, Rule
+from figures.draw.captions import beside
 from figures.frame import Records
-from figures.page.captions import beside
-from figures.records import cells
-from figures.records.time_values import Per
+from figures.stats import cells
+from figures.stats.time_values import Per
 
 EXPERIMENTS = ("fig10_time", "fig10_memory")
 

@@ -13,14 +13,13 @@ from figures.artifacts import fig6
 from figures.artifacts.fig10 import FULL_SIZE, WORKLOAD
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
+from figures.draw import training
+from figures.draw.captions import Caption, beside
+from figures.draw.layout import panel_page
+from figures.draw.style import stroke_handle
 from figures.frame import each
-from figures.page import training
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.page.layout import panel_page
-from figures.page.style import stroke_handle
-from figures.records.seeds import Finished
-from figures.records.studies import PROBES, Study, studies
+from figures.stats.seeds import Finished
+from figures.stats.studies import PROBES, Study, studies
 
 #: How far above dense's, in nats, CoMERA's loss may surely lie at the end and still count as comparable.
 TOLERANCE = 0.05

@@ -11,13 +11,12 @@ from matplotlib.patches import Rectangle
 
 from figures.artifact import Artifact
 from figures.columns import readable
+from figures.draw.captions import Caption, beside
+from figures.draw.layout import INNER, Page
+from figures.draw.style import FAINT, TIME_FILLS
+from figures.draw.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
 from figures.frame import each
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.page.layout import INNER, Page
-from figures.page.style import FAINT, TIME_FILLS
-from figures.page.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
-from figures.records.plans import MIB, ONCE, SHAPE, Grid, products_of, select
+from figures.stats.plans import MIB, ONCE, SHAPE, Grid, products_of, select
 from figures.text import NOT_ASKED, OLDER, significant
 
 _LAYER = ["in_features", "out_features", "cores", "ranks", "tokens"]

@@ -33,17 +33,16 @@ from figures.claims.claims import Claim, Finding, Judgement, undecided
 from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
 from figures.columns import across, bounds_kinds, readable, time_column, unit_of
+from figures.draw.captions import Caption, beside
+from figures.draw.footnotes import Footnotes, has_failed
+from figures.draw.layout import INNER, panel_page
+from figures.draw.style import DENSE_STROKE, FAINT, INK, note, number_axis, stroke_handle, strokes, whisker_handles
 from figures.frame import Records
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.page.footnotes import Footnotes, has_failed
-from figures.page.layout import INNER, panel_page
-from figures.page.style import DENSE_STROKE, FAINT, INK, note, number_axis, stroke_handle, strokes, whisker_handles
-from figures.records import cells
-from figures.records.cells import TARGETS
-from figures.records.reach import reach_of
-from figures.records.sizes import FULL_SIZE_PARAMETERS, equal_size
-from figures.records.time_values import ratio_columns, time_ratio
+from figures.stats import cells
+from figures.stats.cells import TARGETS
+from figures.stats.reach import reach_of
+from figures.stats.sizes import FULL_SIZE_PARAMETERS, equal_size
+from figures.stats.time_values import ratio_columns, time_ratio
 from figures.text import significant, unpaired, with_bounds
 
 EXPERIMENTS = ("ratios", "ratios_memory")

@@ -12,18 +12,17 @@ from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
 from figures.columns import Format, readable
+from figures.draw import training
+from figures.draw.captions import Caption, beside
+from figures.draw.layout import panel_page
+from figures.draw.style import stroke_handle, strokes
+from figures.draw.training import difference_format, metric_format
 from figures.frame import each
-from figures.page import training
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.page.layout import panel_page
-from figures.page.style import stroke_handle, strokes
-from figures.page.training import difference_format, metric_format
-from figures.records.metric import Score
-from figures.records.precisions import Precisions, select
-from figures.records.seeds import with_estimates
-from figures.records.studies import PROBES
-from figures.records.training import curve_of
+from figures.stats.metric import Score
+from figures.stats.precisions import Precisions, select
+from figures.stats.seeds import with_estimates
+from figures.stats.studies import PROBES
+from figures.stats.training import curve_of
 from figures.text import OLDER
 
 #: How far, in the metric's unit, a lower precision may end from what it is compared with: nats of FP8's products and of

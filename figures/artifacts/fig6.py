@@ -12,16 +12,15 @@ from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
 from figures.claims.training import SAME_ACCURACY
 from figures.columns import readable
+from figures.draw import training
+from figures.draw.captions import Caption, beside
+from figures.draw.layout import panel_page
+from figures.draw.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
 from figures.frame import each, settings_of
-from figures.page import training
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.page.layout import panel_page
-from figures.page.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
-from figures.records.metric import score
-from figures.records.seeds import with_estimates
-from figures.records.studies import Study
-from figures.records.training import curve_of
+from figures.stats.metric import score
+from figures.stats.seeds import with_estimates
+from figures.stats.studies import Study
+from figures.stats.training import curve_of
 from figures.text import NOT_ASKED
 
 

@@ -12,12 +12,11 @@ from figures.arms import CAPTURED, COMERA, DENSE, PLAIN, Toggles
 from figures.artifact import Artifact
 from figures.claims import ratio
 from figures.columns import across, readable, time_column
+from figures.draw import bars, facts
+from figures.draw.captions import Caption, beside
 from figures.frame import Records
-from figures.page import bars, facts
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.records import cells
-from figures.records.time_values import ratio_columns
+from figures.stats import cells
+from figures.stats.time_values import ratio_columns
 from figures.text import NOT_MODELLED, significant
 
 EXPERIMENTS = ("fig7",)

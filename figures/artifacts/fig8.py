@@ -19,13 +19,12 @@ from figures.claims import ratio
 from figures.claims.claims import Claim, Finding, Judgement, undecided
 from figures.claims.rule import REACHES, Rule
 from figures.columns import across, readable
+from figures.draw import bars
+from figures.draw.captions import Caption, beside
 from figures.frame import Records
-from figures.page import bars
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.records import cells
-from figures.records.cells import TARGETS
-from figures.records.time_values import Per
+from figures.stats import cells
+from figures.stats.cells import TARGETS
+from figures.stats.time_values import Per
 
 OPTIMIZED, PLAIN, ADAM, SPARSE, ROW_WISE = "optimized", "plain", "dense", "sparse", "row-wise"
 RIVALS = {"dense": ADAM, "dense:sparse": SPARSE, "dense:row_wise": ROW_WISE}

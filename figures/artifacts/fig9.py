@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from figures.artifacts import fig6
-from figures.artifacts.tables import dlrm
-from figures.page.captions import beside
+from figures.artifacts import table_dlrm as dlrm
+from figures.draw.captions import beside
 
 ARTIFACT = replace(
     fig6.ARTIFACT,

@@ -11,16 +11,15 @@ from bench.core.record import Record, RecordError
 from figures.artifact import Artifact
 from figures.claims.training import LATE
 from figures.columns import estimate, lines_of, readable
+from figures.draw import training
+from figures.draw.captions import Caption, beside
+from figures.draw.layout import panel_page
+from figures.draw.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
 from figures.frame import each
-from figures.page import training
-from figures.page.captions import beside
-from figures.page.drawn import Caption
-from figures.page.layout import panel_page
-from figures.page.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
-from figures.records.cells import CATEGORIES, by_category
-from figures.records.seeds import Finished, with_estimates
-from figures.records.studies import Study
-from figures.records.training import curve_of, ranks_before
+from figures.stats.cells import CATEGORIES, by_category
+from figures.stats.seeds import Finished, with_estimates
+from figures.stats.studies import Study
+from figures.stats.training import curve_of, ranks_before
 
 _SMALLEST: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 _FULL: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (5, 2))}

@@ -30,9 +30,9 @@ import pandas as pd
 from bench.core.intervals import Estimate
 from figures.claims.claims import Claim, Judgement, Outcome, undecided
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
-from figures.records.cells import TimesAndMemory
-from figures.records.sizes import FULL_SIZE_PARAMETERS
-from figures.records.time_values import step_of, time_ratio
+from figures.stats.cells import TimesAndMemory
+from figures.stats.sizes import FULL_SIZE_PARAMETERS
+from figures.stats.time_values import step_of, time_ratio
 from figures.text import unpaired, with_bounds
 
 Grade = Literal["holds", "leans", "refuted", "open"]

@@ -22,12 +22,12 @@ from figures.arms import COMERA
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import AT_MOST, REACHES, Rule
 from figures.frame import each
-from figures.records import studies
-from figures.records.metric import Score
-from figures.records.seeds import spread_text, with_sizes
-from figures.records.sizes import FULL_SIZE_PARAMETERS
-from figures.records.studies import DENSE_RUN, EARLY, Runs, Study
-from figures.records.training import BLOCK, TrainingSlot, layers_without_ranks
+from figures.stats import studies
+from figures.stats.metric import Score
+from figures.stats.seeds import spread_text, with_sizes
+from figures.stats.sizes import FULL_SIZE_PARAMETERS
+from figures.stats.studies import DENSE_RUN, EARLY, Runs, Study
+from figures.stats.training import BLOCK, TrainingSlot, layers_without_ranks
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
 MARGIN = 2.0

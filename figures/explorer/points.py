@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bench.core.reading import loads, read_regular
 from bench.core.record import COLUMNS, Record
 from figures.explorer.questions import ALIKE, OWN, QUESTIONS, asked
-from figures.records.time_values import time_of
+from figures.stats.time_values import time_of
 
 
 class Axis(NamedTuple):

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
+from figures.draw.facts import machines
 from figures.frame import settings_of
-from figures.page.facts import machines
-from figures.records import plans
-from figures.records.training import slot_of, stages_of
+from figures.stats import plans
+from figures.stats.training import slot_of, stages_of
 from figures.text import OLDER
 
 

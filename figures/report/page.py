@@ -15,8 +15,8 @@ from figures.artifact import Artifact, Claims
 from figures.frame import Records
 from figures.ledger.judging import Entry, compared, fairness, judge, rolled_up
 from figures.ledger.pages import COMPARED, HOW_FAR
-from figures.page.drawn import Drawn
 from figures.report.facts import facts_of, failures_of
+from figures.write import Drawn
 
 TITLE = "CoMERA: what was claimed, and what was found"
 

@@ -10,8 +10,8 @@ from figures.arms import by_arm
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import REACHES, Rule
-from figures.page.drawn import Caption
-from figures.page.layout import Page
+from figures.draw.captions import Caption
+from figures.draw.layout import Page
 
 CLAIM = Claim("made-up-size", "made_up_sizes", "stored size of dense / comera", "", "value", 40.0, 40.0, "x", "stated")
 TOLERANCE = 1.0

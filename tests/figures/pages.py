@@ -18,8 +18,8 @@ from figures import frame
 from figures.__main__ import main
 from figures.claims.claims import Verdict
 from figures.ledger.judging import claims_of, rules_of
-from figures.page.drawn import Drawn
 from figures.registry import artifacts
+from figures.write import Drawn
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"

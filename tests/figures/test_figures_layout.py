@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 
-from figures.page import bars
-from figures.page.drawn import Caption
-from figures.page.layout import WIDTH, panel_page
-from figures.page.style import DPI, TIME_FILLS, house_style
+from figures.draw import bars
+from figures.draw.captions import Caption
+from figures.draw.layout import WIDTH, panel_page
+from figures.draw.style import DPI, TIME_FILLS, house_style
 
 LINES = ("A fact. " * 40, "another fact")
 

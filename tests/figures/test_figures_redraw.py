@@ -13,7 +13,7 @@ from pages import ARTIFACTS, CLAIMS, RENDERED, committed
 
 from bench.core.record import write
 from figures.__main__ import main
-from figures.page.plotted import plotted_digest
+from figures.draw.plotted import plotted_digest
 from figures.redraw import SUFFIXES, Sheet, digest_in, sheets
 
 

@@ -31,7 +31,7 @@ from comera import TTLinear, TTMEmbedding
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
-from figures.artifacts.tables.tensorization import MATRICES, Matrix
+from figures.artifacts.table_tensorization import MATRICES, Matrix
 
 
 def early_line(*records: Record) -> pd.Series:

@@ -21,8 +21,8 @@ from figures import registry
 from figures.__main__ import main
 from figures.claims.claims import LedgerError
 from figures.claims.rule import Rule
+from figures.draw import drawn
 from figures.ledger.judging import judge
-from figures.page import drawn
 from figures.registry import ENTRY_POINTS, ArtifactError, artifacts, register
 
 

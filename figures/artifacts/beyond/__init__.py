@@ -1,1 +1,0 @@
-"""Figures that the paper lacks: one module each, found as all artifacts are."""

@@ -1,0 +1,249 @@
+"""Which format trains best: loss against stored size, training time and peak memory, each arm at its own best rate.
+
+A figure the paper lacks. Each arm under each optimizer had its own search of rates, by data that is not reported on.
+A narrower dense model of equal size is the rival of every format: what does not beat it compresses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from bench.core.record import Record
+from figures import frame
+from figures.arms import DENSE
+from figures.artifact import Artifact
+from figures.columns import readable
+from figures.draw.captions import Caption, beside
+from figures.draw.layout import panel_page
+from figures.draw.style import (
+    DENSE_STROKE,
+    FAINT,
+    INK,
+    WHISKER,
+    note,
+    nothing_drawn,
+    number_axis,
+    stroke_handle,
+    strokes,
+    whiskers,
+)
+from figures.frame import Records
+from figures.stats.searches import REPORTED, SURE_SEEDS, against, comparable, searched
+from figures.stats.time_values import workload_words
+
+EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base")
+TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
+NARROW = "dense:narrow"
+
+#: Optimizers in the order of the page, with their names.
+OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
+
+#: Costs that a loss is drawn against, by their column.
+COSTS = {
+    "stored_mib": "size of the stored model, MiB",
+    "training_s": "training, s: steps times a measured step",
+    "peak_memory_predicted_mib": "predicted peak memory of a step, MiB",
+}
+
+#: The loss with its range over seeds.
+LOSS = ("test_loss", "test_loss_low", "test_loss_high")
+
+#: The line of a probe.
+_DOTTED: dict[str, Any] = {"color": FAINT, "linestyle": (0, (1, 1.5)), "linewidth": 1}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Formats(frame.Page):
+    """The searches of one experiment on one device; ``probed`` has what simple models reach on the same data."""
+
+    experiment: str
+    lines: pd.DataFrame
+    probed: Record | None = None
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of the loss for choosing, which the reported one shares."""
+        return str(self.df.loc[self.df["measure"] == "train", "record"].iloc[-1].metric.get("unit", ""))
+
+    @property
+    def probes(self) -> dict[str, float]:
+        """Return the reported loss of simple models by name."""
+        found = self.probed.samples["probes"] if self.probed else {}
+        return {name: one["metrics"][REPORTED] for name, one in found.items() if REPORTED in one["metrics"]}
+
+
+def ordered(lines: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return searches by optimizer, then by these columns."""
+    place = lines["optimizer"].map({name: place for place, name in enumerate(OPTIMIZERS)})
+    return lines.assign(place=place).sort_values(["place", *columns], ignore_index=True)
+
+
+def select(records: Records) -> list[Formats]:
+    """Return a page for each experiment of each device that has trainings."""
+    pages = []
+    for device, df in frame.by_device(records):
+        trained = df[(df["measure"] == "train") & frame.column(df, "training.recipe.optimizer").notna()]
+        for experiment, runs in frame.groups(trained[trained["experiment"].isin(EXPERIMENTS)], "experiment"):
+            kept, left_out = comparable(runs, f"training(s) of {experiment}")
+            timed = df[(df["experiment"] == f"{experiment}_time") & (df["status"] == "ok")]
+            timed = timed.sort_values("ratio", ascending=False, kind="stable")  # dense is timed beside every ratio
+            lines = searched(kept, timed)
+            of_data = df[(df["measure"] == "probe") & (df["data_hash"] == kept["data_hash"].iloc[-1])]
+            probed = frame.oldest_first(of_data).tail(1)
+            steps = timed[timed["cell_id"].isin(lines["cell_id"])]
+            place = experiment.removeprefix("formats_")
+            page = Formats(
+                **device,
+                df=frame.oldest_first(pd.concat([kept, steps, probed])),
+                left_out=tuple(left_out),
+                place=place,
+                suffix=(place,),
+                experiment=experiment,
+                lines=ordered(lines.assign(size=lines["ratio"].fillna(0.0)), "size", "test_loss"),
+                probed=next(iter(probed["record"]), None),
+            )
+            pages.append(page)
+    return sorted(pages, key=lambda page: (page.device, EXPERIMENTS.index(page.experiment)))
+
+
+def table(page: Formats) -> pd.DataFrame:
+    """Return a line per arm, optimizer and ratio, at the best of the rates that were tried."""
+    rates = page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried))
+    lines = page.lines.assign(device=page.device, experiment=page.experiment, rates=rates)
+    columns = ["device", "experiment", "optimizer", "ratio", "arm", "parameters", *LOSS, "seeds"]
+    return lines[[*columns, "training_s", "peak_memory_predicted_mib", "lr", "at_edge", "rates", "remarks"]]
+
+
+def beside_narrow(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return how far formats are apart from the narrower dense model of equal size."""
+    return against(lines[lines["arm"] != DENSE], lines[lines["arm"] == NARROW], ["optimizer"])
+
+
+def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with differences to both dense models, and the measured step."""
+    lines = page.lines
+    dense = against(lines, lines[lines["arm"] == DENSE], ["optimizer"], same_size=False)
+    own = table.assign(
+        optimizer=table["optimizer"].map(OPTIMIZERS),
+        less_narrow=beside_narrow(lines)["less"],
+        less_dense=dense["less"],
+        step_time_ms=lines["step_time_ms"],
+    )
+    columns = ["optimizer", "arm", "ratio", "parameters", "test_loss", "less_narrow", "less_dense"]
+    return readable(own, [*columns, "step_time_ms", "peak_memory_predicted_mib", "lr"])
+
+
+def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
+    """Return by optimizer which formats are surely above, surely below and not surely apart from their narrow rival."""
+    found = page.lines.join(beside_narrow(page.lines), how="inner")
+    standing = {
+        OPTIMIZERS[str(optimizer)]: {
+            where: list(some.loc[some["beside"] == where, "arm"]) for where in ("above", "apart", "below")
+        }
+        for optimizer, some in found.groupby("optimizer", sort=False)
+    }
+    return {"against": standing, **training(page), "doubtful": doubtful(table)}
+
+
+def training(page: frame.Page) -> dict[str, Any]:
+    """Return the first training of a page, what its workload calls model and example, and when a difference is sure."""
+    first = page.df.loc[page.df["measure"] == "train", "record"].iloc[0]
+    words = workload_words(first)
+    return {"first": first, "model": words["model"], "example": words["example"], "sure_seeds": SURE_SEEDS}
+
+
+def doubtful(table: pd.DataFrame) -> dict[str, list[str]]:
+    """Return by remark on a search the arms with their optimizers that it is about."""
+    names = table["arm"] + " (" + table["optimizer"].map(OPTIMIZERS) + ")"
+    remarks = table.assign(name=names, remark=table["remarks"].str.split("; ")).explode("remark")
+    remarks = remarks[remarks["remark"] != ""]
+    return {str(remark): list(some.unique()) for remark, some in remarks.groupby("remark", sort=False)["name"]}
+
+
+def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the loss against each cost, a row of panels per optimizer."""
+    table = table.assign(stored_mib=page.lines["stored_mib"])
+    arms = sorted(dict.fromkeys(table.loc[table["arm"] != DENSE, "arm"]), key=lambda arm: arm != NARROW)
+    looks = {**strokes(arms), DENSE: DENSE_STROKE}
+    handles = [stroke_handle(looks[arm], arm) for arm in arms]
+    handles.append(stroke_handle(DENSE_STROKE, f"{DENSE} (line: its loss)"))
+    if page.probes:
+        handles.append(Line2D([], [], **_DOTTED, label="a probe, by its name"))
+    handles.append(seeds_handle())
+    costs = {column: words for column, words in COSTS.items() if table[column].gt(0).any()}
+    grid = [[OPTIMIZERS[name]] * len(costs) for name in table["optimizer"].unique()]
+    paper, panels = panel_page(caption, grid, 2.7, handles, 5)
+    for (_, part), line in zip(table.groupby("optimizer", sort=False), panels, strict=True):
+        for (cost, words), axes in zip(costs.items(), line, strict=True):
+            _panel(axes, part[part[cost].gt(0) & part["test_loss"].notna()], cost, looks, page.probes)
+            axes.set_xlabel(words, fontsize=8)
+            axes.set_ylabel(f"loss, {page.unit}".rstrip(", "), fontsize=8)
+    return paper.finish()
+
+
+def seeds_handle() -> Line2D:
+    """Return the entry of a legend for the whiskers of a loss."""
+    return Line2D([], [], **WHISKER, label="range over seeds")
+
+
+def loss_limits(table: pd.DataFrame, below: float, above: float) -> tuple[float, float]:
+    """Return the ends of an axis of losses, whose room is a share of their range."""
+    low, high = table["test_loss_low"].min(), table["test_loss_high"].max()
+    room = high - low or abs(high) or 1.0
+    return low - below * room, high + above * room
+
+
+def dense_line(axes: Any, loss: float, upright: bool = False) -> None:
+    """Draw the loss of dense training across a panel."""
+    across = axes.axvline if upright else axes.axhline
+    across(loss, color=DENSE_STROKE.colour, linewidth=0.8, zorder=1)
+
+
+def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], probes: Mapping[str, float]) -> None:
+    """Draw one optimizer's arms against one cost."""
+    if table.empty:
+        nothing_drawn(axes, "nothing recorded")
+        return
+    axes.set_xscale("log")
+    for arm, stroke in looks.items():
+        line = table[table["arm"] == arm].sort_values(cost)
+        if line.empty:
+            continue
+        axes.plot(line[cost], line["test_loss"], markersize=4.5, **stroke.look)
+        whiskers(axes, line[cost], line["test_loss_low"], line["test_loss_high"])
+        if arm == DENSE:
+            dense_line(axes, line["test_loss"].iloc[0])
+    low, high = loss_limits(table, 0.08, 0.1)
+    axes.set_ylim(low, high)
+    for name, loss in probes.items():
+        if low <= loss <= high:
+            axes.axhline(loss, zorder=1, **_DOTTED)
+            look = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "fontsize": 6, "color": INK}
+            note(axes, name, (0.99, loss), (0, 2), **look)
+    number_axis(axes.xaxis, LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+
+
+ARTIFACT = Artifact(
+    name="formats",
+    heading="Which format trains best",
+    summary="loss of formats under AdamW and Muon against size, time and memory; an image per device and test bed",
+    experiments=EXPERIMENTS,
+    measure="train",
+    lenders=(*TIMES, "probe_text", "probe_teacher"),
+    made_by="make reproduce-formats",
+    order=44,
+    select=select,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
+    draw=draw,
+)

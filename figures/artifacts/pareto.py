@@ -1,0 +1,256 @@
+"""Accuracy against the model's costs: CoMERA, low_rank and dense after the same steps, with Pareto fronts.
+
+Size, work and predicted memory are those of the training's own records. Times are of steps that were timed apart, arms
+in turns, since trainings run beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
+
+from figures import frame
+from figures.arms import COMERA, DENSE, SIZE_RIVAL
+from figures.artifact import Artifact
+from figures.columns import Format, readable
+from figures.draw import facts, training
+from figures.draw.captions import Caption, beside
+from figures.draw.layout import panel_page
+from figures.draw.style import (
+    DENSE_STROKE,
+    FAINT,
+    INK,
+    Stroke,
+    bounds_handles,
+    note,
+    number_axis,
+    stroke_handle,
+    strokes,
+)
+from figures.stats.metric import Metric
+from figures.stats.reach import reach_of
+from figures.stats.seeds import less, with_estimates
+from figures.stats.sizes import equal_size
+from figures.stats.studies import PROBES, Study, studies
+from figures.stats.time_values import step_of
+from figures.text import listed
+
+#: Models count as equally large within the tolerance of the solvers that gave them their ratio.
+_SAME_SIZE = 1.02
+
+_FRONT: dict[str, Any] = {"color": FAINT, "linewidth": 3.5, "alpha": 0.35, "solid_capstyle": "butt"}
+_LIMIT: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (1, 1.5))}
+
+#: Costs by their columns, with their headings in the table and on axes.
+SIZE, WORK, MEMORY, STEP = "stored_mib", "gflop_per_step", "peak_memory_predicted_mib", "step_time_ms"
+HEADINGS = {WORK: "GFLOP per step", MEMORY: "peak MiB, predicted", STEP: "step, ms"}
+AXES = {
+    SIZE: "size of the stored model, MiB",
+    WORK: "work of a training step, GFLOP",
+    MEMORY: "predicted peak memory of a step, MiB",
+    STEP: "time of a training step, ms",
+}
+
+
+def points_of(metric: Metric, table: pd.DataFrame, cost: str = SIZE) -> pd.DataFrame:
+    """Return the lines that have both a cost and the metric, the least cost first."""
+    return table[(table[cost] > 0) & table[metric.name].notna()].sort_values(cost, kind="stable")
+
+
+def dominators(metric: Metric, points: pd.DataFrame, cost: str = SIZE) -> pd.Series:
+    """Return for each point the line of the best one that beats it; missing where none does.
+
+    A point beats another by value: better and no larger, or as good and smaller. Sizes within the tolerance of the
+    solvers are equal.
+    """
+    size, value = points[cost].to_numpy(float), points[metric.name].to_numpy(float)
+    ahead = (value[None, :] - value[:, None]) * (1 if metric.higher_is_better else -1)
+    better = (ahead > 0) & (size[None, :] <= _SAME_SIZE * size[:, None])
+    smaller = (ahead == 0) & (_SAME_SIZE * size[None, :] < size[:, None])
+    gains = np.where(better | smaller, ahead, -1.0)
+    found = [points.index[row.argmax()] if row.max() >= 0 else None for row in gains]
+    return pd.Series(found, index=points.index, dtype=object)
+
+
+def _rivals(study: Study) -> pd.Series:
+    """Return the runs of low rank of the size, ratio and form of each row of CoMERA, where there are such."""
+    rows = study.rows.reset_index(drop=True)
+    form = rows["arm"].where(rows["arm"].str.partition(":")[0] == COMERA).str.removeprefix(COMERA)
+    ours = rows.assign(arm=SIZE_RIVAL + form, line=rows.index).dropna(subset=["arm", "ratio"])
+    pairs = ours.merge(rows, on=["arm", "ratio"], suffixes=("", "_of_rival")).drop_duplicates("line").set_index("line")
+    alike = [equal_size(*pair) for pair in zip(pairs["parameters"], pairs["parameters_of_rival"], strict=True)]
+    return pairs.loc[alike, "finished_of_rival"].reindex(rows.index)
+
+
+def timed_steps(study: Study) -> pd.DataFrame:
+    """Return the records that time steps apart, on the study's model and batch; those of dense have no ratio."""
+    same = ("device", "dataset", *frame.MODEL, "batch_size", "precision")
+    alike = frame.settings(study.timed, same) == frame.settings(study.df.head(1), same).iloc[0]
+    steps = study.timed[alike & study.timed["arm"].isin(study.rows["arm"])]
+    return steps.assign(ratio=steps["ratio"].where(steps["arm"] != DENSE))
+
+
+def _median_step(records: pd.Series) -> Any:
+    times = sorted(filter(None, map(step_of, records)), key=lambda time: time.value)
+    return times[len(times) // 2] if times else None
+
+
+def table(study: Study) -> pd.DataFrame:
+    """Return a line per run: size, metric, costs that any model beside dense has, and the run that beats it."""
+    metric, rows = study.metric, study.rows.reset_index(drop=True)
+    steps = timed_steps(study).groupby(["arm", "ratio"], dropna=False)["record"].agg(_median_step)
+    steps = rows.merge(steps.rename("step").reset_index(), "left", ["arm", "ratio"])["step"]
+    apart = [
+        less(metric, ours, theirs) if isinstance(theirs, dict) else None
+        for ours, theirs in zip(rows["finished"], _rivals(study), strict=True)
+    ]
+    rows = with_estimates(
+        rows, {metric.less_column("low_rank"): apart, STEP: steps.astype(object).where(steps.notna(), None)}
+    )
+    rows = rows.assign(stage=rows["goal"], gflop_per_step=rows["flops_per_step"] / 1e9)
+    points = points_of(metric, rows)
+    beaten = dominators(metric, points).reindex(rows.index)
+    rows["on_front"] = beaten.isna().astype(object).where(rows.index.isin(points.index), None)
+    rows["dominated_by"] = beaten.map(rows["run"]).fillna("")
+    costs = {WORK: [WORK], MEMORY: [MEMORY], STEP: training.ends(STEP)}
+    known = [cost for cost in costs if (rows.loc[rows["arm"] != DENSE, cost].astype(float) > 0).any()]
+    columns = ["device", "dataset", "arm", "ratio", "stage", *training.RUN]
+    columns += training.ends(SIZE, "total_ratio", metric.name, *map(metric.less_column, ("dense", "low_rank")))
+    columns += [column for cost in known for column in costs[cost]]
+    return rows[[*columns, "on_front", "dominated_by", "older_code"]]
+
+
+def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the costs that any model beside dense has."""
+    metric = study.metric
+    more = {metric.name: training.metric_format(metric), "on_front": Format("on the front")}
+    for other in ("dense", "low_rank"):
+        more[metric.less_column(other)] = training.difference_format(metric, f"less {other}")
+    more |= {cost: Format(heading, bare=True) for cost, heading in HEADINGS.items()}
+    differences = [metric.less_column(other) for other in ("dense", "low_rank")]
+    costs = [cost for cost in HEADINGS if cost in table]
+    columns = ["run", SIZE, "total_ratio", metric.name, *differences, *costs, "on_front"]
+    return readable(table.assign(run=study.rows["run"].array), columns, more)
+
+
+def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+    """Return which runs do not surely beat guessing or the probe, and whose timed steps a busy machine lengthened."""
+    rows, metric = study.rows, study.metric
+    scores = dict(zip(rows["run"], rows["score"], strict=True))
+    return {
+        **training.about_study(study, table),
+        "superseded": study.experiment in ("code_ratios", "code_ratios_long"),
+        "beside_guess": training.standing(scores, metric.guess),
+        "beside_probe": training.standing(scores, metric.probe),
+        "busy_steps": facts.busy(list(timed_steps(study)["record"])),
+        "forms": bool(rows["arm"].str.contains(":").any()),
+    }
+
+
+def _limits(study: Study) -> pd.DataFrame:
+    """Return a line per arm that was asked for a smaller model than it reaches: the size of that, and words for it."""
+    asked = study.df.dropna(subset="ratio").drop_duplicates("slot")
+    asked = asked.assign(place=asked["slot"].map(study.slots.index)).sort_values("place")
+    lines = []
+    for arm, runs in asked.groupby("arm", sort=False):
+        beyond = [run for run in runs["record"] if reach_of(run)]
+        reach = reach_of(*beyond)
+        if reach is not None and reach.side == "most":
+            words = f"{arm}: {reach}, asked for {listed([run.ratio for run in beyond])}"
+            lines.append({"arm": arm, "size": study.df["dense_mib"].max() / reach.ratio, "words": words})
+    return pd.DataFrame(lines, columns=["arm", "size", "words"]).dropna(subset="size").sort_values("size")
+
+
+def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the value against each cost, with the front of each."""
+    metric, limits, named = study.metric, _limits(study), table.assign(run=study.rows["run"].array)
+    style = strokes(list(dict.fromkeys([COMERA, *table.loc[table["arm"] != DENSE, "arm"]]))) | {DENSE: DENSE_STROKE}
+    drawn = {*points_of(metric, table)["arm"]}
+    handles = [
+        stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
+        for arm in style
+        if arm in drawn
+    ]
+    handles += [*bounds_handles(study.rows["score"]), Line2D([], [], **_FRONT, label="Pareto front, by value")]
+    if len(limits):
+        handles.append(Line2D([], [], color=INK, **_LIMIT, label="smallest within reach"))
+    costs = [cost for cost in AXES if cost in table]
+    grid = [["" for _ in costs[first : first + 2]] for first in range(0, len(costs), 2)]
+    paper, panels = panel_page(caption, grid, 3.4, handles, 6)
+    for cost, axes in zip(costs, [axes for line in panels for axes in line], strict=True):
+        axes.set_xlabel(AXES[cost], fontsize=8)
+        axes.set_ylabel(metric.axis, fontsize=8)
+        if not drawn:
+            training.nothing_finished(axes)
+            continue
+        _panel(axes, metric, named, cost, style, limits if cost == SIZE else limits[:0])
+    return paper.finish()
+
+
+def _panel(
+    axes: Any, metric: Metric, table: pd.DataFrame, cost: str, style: Mapping[str, Stroke], limits: pd.DataFrame
+) -> None:
+    """Draw the points and their front, those that none beats, and the smallest sizes within reach."""
+    points = points_of(metric, table, cost)
+    low, high = training.bounds_of(points, metric.name)
+    points = points.assign(low=low, high=high)
+    axes.set_xscale("log")
+    sizes = [*points[cost], *limits["size"]]
+    axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
+    number_axis(axes.xaxis, LogLocator(10, subs=(1, 2, 5)))
+    room = high.max() - low.min() or abs(high.max()) or 1.0  # one point without bounds has no extent
+    axes.set_ylim(low.min() - 0.06 * room, high.max() + 0.12 * room)
+    axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+    front = points[dominators(metric, points, cost).isna()]
+    end = axes.get_xlim()[1], front[metric.name].iloc[-1]
+    axes.step([*front[cost], end[0]], [*front[metric.name], end[1]], where="post", zorder=2, **_FRONT)
+    drawn = {*points_of(metric, table)["arm"]}
+    forms = {arm for arm in drawn if arm != arm.partition(":")[0] in drawn}  # that stand beside the plain arm
+    for arm, stroke in style.items():
+        some = points[points["arm"] == arm]
+        if some.empty:
+            continue
+        # points of equal size stand side by side, forms of an arm farther than itself
+        shift = {COMERA: -3.0, DENSE: 0.0}.get(arm.partition(":")[0], 3.0) * (2.5 if arm in forms else 1)
+        place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
+        words: dict[str, Any] = {"xycoords": place, "va": "top" if shift > 0 else "bottom", "fontsize": 6.5}
+        words["ha"] = "left" if shift < 0 else "right" if shift > 0 else "center"
+        for point in some.to_dict("records"):
+            look = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
+            training.whisker(axes, point[cost], point["low"], point["high"], **look)
+            if not forms or arm in (COMERA, DENSE):  # the ratios of the others are the same, in the same order
+                label = point["run"].removeprefix(arm).lstrip(", ") or arm
+                at, dy = (point["low"], -3) if shift > 0 else (point["high"], 3)
+                note(axes, label, (point[cost], at), (0, dy), **words)
+        look = {"linewidth": 1.2, "markersize": 5, "transform": place, "zorder": 4}
+        axes.plot(some[cost], some[metric.name], **stroke.look, **look)
+    for number, limit in enumerate(frame.each(limits)):
+        axes.axvline(limit.size, color=style[limit.arm].colour, zorder=1, **_LIMIT)
+        side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
+        look = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom", "fontsize": 6.5, "ha": side}
+        note(axes, limit.words, (limit.size, 0.02), (dx, 0), **look)
+
+
+ARTIFACT = Artifact(
+    name="pareto",
+    heading="Accuracy against size, work, memory and time",
+    summary="accuracy against size, work, memory and time, with Pareto fronts; an image per device and dataset",
+    experiments=("ratios_accuracy", "code_ratios", "code_ratios_long"),
+    also=("ratios_accuracy_small",),
+    measure="train",
+    lenders=(*PROBES, "code_ratios_time"),
+    order=120,
+    select=studies,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
+    draw=draw,
+)

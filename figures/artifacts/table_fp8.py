@@ -1,0 +1,144 @@
+"""A linear layer in every precision: error, bytes, the least time on GPUs, and where one was at hand its time.
+
+What FP8 can gain is read from the rooflines: its arithmetic where operations bound a product, its storage where bytes
+do. A tensorized layer is bound by bytes.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from figures.arms import COMERA, DENSE, PRECISIONS
+from figures.artifact import Artifact
+from figures.artifacts.table_products import timed
+from figures.claims.claims import Claim, Finding, Judgement
+from figures.claims.ratio import ON_CPU
+from figures.claims.rule import Rule
+from figures.columns import across, readable
+from figures.draw.captions import beside
+from figures.draw.facts import reasons
+from figures.frame import Page, each, pages
+
+#: Forms of the rooflines that nothing was computed in: they say what storage would give.
+_BYTES_ALONE = ("fp8, bf16", "fp8 stored")
+FORMS = (*PRECISIONS, *_BYTES_ALONE)
+GPUS = ("h100", "h200", "l4", "rtx3090", "rtx4090")
+
+_LAYER = ["rows", "in_features", "out_features"]
+
+
+def table(page: Page) -> pd.DataFrame:
+    """Return a line per layer, arm and form, dense before tensorized, from the most exact form to the least.
+
+    A record that failed has one line, without a form.
+    """
+    df = page.df.rename(columns=lambda name: name.removeprefix("workload."))
+    df = df.assign(tensorized=df["arm"] != DENSE)
+    df = df.sort_values(["batch_size", "in_features", "out_features", "tensorized", "arm"], kind="stable")
+    lines = []
+    for one in each(df):
+        measured = {form["name"]: form for form in one.record.samples.get("precisions", ())}
+        rooflines = {form["form"]: form for form in one.record.samples.get("rooflines", ())}
+        times = {name: list(form["ms"]) for name, form in measured.items()}
+        forms = [form for form in FORMS if form in measured or form in rooflines]
+        for form in forms or [""]:
+            own = measured.get(form, {"message": "" if forms else one.message})
+            roofline = rooflines.get(form) or rooflines.get(form.partition("_")[0], {})
+            line = {
+                "device": page.device,
+                "rows": one.batch_size,
+                "in_features": one.in_features,
+                "out_features": one.out_features,
+                "arm": one.arm,
+                "form": form,
+                "arithmetic": own.get("arithmetic"),
+                "mib": roofline.get("mib"),
+                **timed(form, times),
+                "message": own.get("message", ""),
+                "cell_id": one.cell_id,
+                **{name: own.get(name) for name in ("error", "gradient_error", "largest", "bound")},
+            }
+            for gpu in GPUS:  # the larger of two bounds; none where its tensor cores do not multiply so
+                least = (roofline.get("gpus") or {}).get(gpu)
+                line[f"{gpu}_least_ms"] = least and max(least["operations_ms"], least["traffic_ms"])
+            lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    sizes = table[_LAYER].map("{:,}".format)
+    layer = sizes["rows"] + " x " + sizes["in_features"] + " to " + sizes["out_features"] + ", " + table["arm"]
+    return table.assign(layer=layer)
+
+
+def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per layer and arm: the error in each form, and its time, or the least that an H100 would take."""
+    table = _named(table).assign(older_code=table["cell_id"].isin(page.older_code))
+    read = table["form"].isin(("fp32", "bf16", "fp8", *_BYTES_ALONE))  # the CSV has all
+    table["h100_least_ms"] = table["h100_least_ms"].where(read)
+    timed = {"ms": "gain_over_bf16"} if table["ms"].notna().any() else {"h100_least_ms": ""}
+    return across(table, "layer", "form", {"error": "", **timed})
+
+
+def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
+    """Return what FP8 can gain over BF16 by the rooflines, whether anything was timed, and what did not run."""
+    least = table.melt([*_LAYER, "arm", "form"], [f"{gpu}_least_ms" for gpu in GPUS], "gpu", "least_ms")
+    least = least.pivot_table("least_ms", [*_LAYER, "arm", "gpu"], "form", aggfunc="first")
+    gains = []
+    for arm in (DENSE, COMERA):
+        for form in _BYTES_ALONE:
+            if {form, "bf16"} <= set(least):
+                ratios = (least["bf16"] / least[form])[least.index.get_level_values("arm") == arm].dropna()
+                some = {"gaining": (ratios >= 1.05).sum(), "pairs": len(ratios)}  # rounding is no gain
+                gains.append({"arm": arm, "form": form, **some, "low": ratios.min(), "high": ratios.max()})
+    table, ran = _named(table), table["form"] != ""
+    return {
+        "gains": [one for one in gains if one["pairs"]],
+        "timed": bool(table["ms"].notna().any()),
+        "not_run": reasons(table[ran], "arm", "form") | reasons(table[~ran], "layer"),
+        "gpu": "H100",
+    }
+
+
+def judge(_: Claim, page: Page, table: pd.DataFrame) -> Judgement:
+    """Judge whether FP8's gain over FP32 in time grows from the first of the paper's shapes to the second."""
+    own = table[(table["arm"] == COMERA) & (table["form"] == "fp8") & (table["rows"] == 10_000)]
+    timed = own.dropna(subset="gain_over_fp32").sort_values(["in_features", "out_features"])
+    if len(timed) < 2:
+        return Judgement("not tested here", "No times of FP8 and FP32 at both of the paper's shapes; a GPU has them.")
+    texts = readable(timed, ["gain_over_fp32"]).iloc[:, 0]
+    shapes = zip(timed["in_features"], timed["out_features"], texts, strict=True)
+    found = [Finding(f"FP32 / FP8, {inputs:,} to {outputs:,}", text) for inputs, outputs, text in shapes]
+    if page.kind == "cpu":
+        return Judgement("not tested here", ON_CPU, found)
+    first, last = timed.iloc[0], timed.iloc[-1]
+    if last["gain_over_fp32_low"] > first["gain_over_fp32_high"]:
+        return Judgement("reproduced", "The gain of the larger shape is surely larger.", found)
+    if last["gain_over_fp32_high"] < first["gain_over_fp32_low"]:
+        return Judgement("not reproduced", "The gain of the larger shape is surely smaller.", found)
+    return Judgement("partly", "The gains of the two shapes are not surely apart.", found)
+
+
+ARTIFACT: Artifact[Page] = Artifact(
+    name="table_fp8",
+    heading="FP8 and BF16 by shape",
+    summary="error, bytes and least times of a linear layer in every precision; a table per device",
+    experiments=("table_fp8",),
+    measure="fp8",
+    made_by="make reproduce-table-fp8",
+    order=145,
+    select=pages,
+    table=table,
+    shown=shown,
+    about=about,
+    caption=beside(__file__),
+    rules=(
+        Rule(
+            "fp8-larger-is-better",
+            "time of FP32 / FP8-mix at (10,000; 1,024; 4,096) over that at 1,024",
+            "> 1",
+            "cuda",
+            judge=judge,
+        ),
+    ),
+)

@@ -1,1 +1,0 @@
-"""Artifacts that are tables alone."""

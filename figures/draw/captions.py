@@ -1,0 +1,92 @@
+"""Captions: a template beside each figure, filled with facts about its page.
+
+A template is Markdown. Its first line is the title; the lines up to the first empty one say what was measured, on what,
+when; each ``*`` begins a note that stands below table and picture, each ``>`` one about the picture alone, each ``-``
+one about the table alone.
+Macros that many captions share are in ``notes.md.j2``, which a template imports.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from figures.draw import facts
+
+SHARED = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What is written about one page.
+
+    Args:
+        title: of the page.
+        facts: what was measured, on what, when.
+        notes: what one has to read beside the table, in the picture as well.
+        of_picture: the same about the picture alone; the terminal, which has none, leaves it out.
+        of_table: the same about the table alone, which the picture leaves out.
+    """
+
+    title: str
+    facts: Sequence[str]
+    notes: Sequence[str] = ()
+    of_picture: Sequence[str] = ()
+    of_table: Sequence[str] = ()
+
+
+def beside(module: str) -> Path:
+    """Return the template beside a module, whose ``__file__`` is given: ``fig1.md.j2`` beside ``fig1.py``."""
+    return Path(module).with_suffix(".md.j2")
+
+
+def _environment(*folders: Path) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([*folders, SHARED]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # it is Markdown, and no page of the web
+    )
+    environment.globals["facts"] = facts
+    return environment
+
+
+@functools.cache
+def _template(source: Path | str) -> jinja2.Template:
+    if isinstance(source, Path):
+        return _environment(source.parent).get_template(source.name)
+    return _environment().from_string(source)
+
+
+def caption(template: Path | str, about: Mapping[str, Any]) -> Caption:
+    r"""Fill a template.
+
+    Args:
+        template: its path, or its text.
+        about: its variables; ``page`` and ``table`` at least.
+
+    Raises:
+        jinja2.UndefinedError: the template asks for a variable that there is not.
+
+    Example:
+        >>> found = caption("# Times on {{ page }}\nMeasured twice.\n\n* In ms.", {"page": "a CPU"})
+        >>> found.title, found.facts, found.notes
+        ('Times on a CPU', ['Measured twice.'], ['In ms.'])
+    """
+    title, _, rest = _template(template).render(about).strip().partition("\n")
+    lines = [" ".join(line.split()) for line in rest.splitlines()]
+    return Caption(
+        title=" ".join(title.removeprefix("#").split()),
+        facts=[line for line in lines if line and line[0] not in "*>-"],
+        notes=_notes(lines, "*"),
+        of_picture=_notes(lines, ">"),
+        of_table=_notes(lines, "-"),
+    )
+
+
+def _notes(lines: Sequence[str], sign: str) -> list[str]:
+    return [line[1:].strip() for line in lines if line.startswith(sign) and line[1:].strip()]

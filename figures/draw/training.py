@@ -1,0 +1,148 @@
+"""Parts that figures and tables of training share: how metrics are written, facts of captions, and marks on axes."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from bench.core.intervals import MIN_LAUNCHES
+from figures import frame
+from figures.arms import DENSE
+from figures.columns import Format
+from figures.draw.style import WHISKER, nothing_drawn
+from figures.stats.metric import Metric, Score, score
+from figures.stats.studies import EXPERIMENT, PROBES, Runs, Study, studies
+from figures.stats.time_values import workload_words
+from figures.stats.training import curve_of
+from figures.text import NOT_RECORDED
+
+#: What artifacts of the paper's training runs are made of, and of the same stages on source code.
+OF_STUDIES: dict[str, Any] = {
+    "experiments": (EXPERIMENT, "code_stages"),
+    "measure": "train",
+    "lenders": PROBES,
+    "select": studies,
+}
+
+#: What became of a run, as columns of a table.
+RUN = ("status", "remarks", "seeds", "train_steps", "validation_examples")
+
+
+def ends(*names: str) -> list[str]:
+    """Return the columns of estimates: values, bounds, and what these are.
+
+    >>> ends("nce")
+    ['nce', 'nce_low', 'nce_high', 'nce_bounds']
+    """
+    return [f"{name}{end}" for name in names for end in ("", "_low", "_high", "_bounds")]
+
+
+def metric_format(metric: Metric) -> Format:
+    """Return how the values of a metric are written."""
+    return Format(metric.heading, digits=4, decimals=1 if metric.unit == "%" else None, status="status")
+
+
+def difference_format(metric: Metric, heading: str, unit: bool = True) -> Format:
+    """Return how differences in a metric are written, with the ``unit`` behind the heading where asked."""
+    words = ", ".join(filter(None, (heading, metric.unit_apart if unit else "")))
+    return Format(words, decimals=1 if metric.unit == "%" else None, sign=True)
+
+
+def about(page: Runs, counts: Iterable[int] = (1,)) -> dict[str, Any]:
+    """Return what captions of trainings state; ``training.md.j2`` has the sentences.
+
+    Args:
+        page: the runs.
+        counts: of the seeds that values on the page are means of.
+    """
+    seed_counts = {*counts} - {0}
+    return {
+        "examples": examples_words(page),
+        "examples_by_stage": _examples_by_stage(page),
+        "seed_counts": seed_counts,
+        "few_seeds": any(1 < count < MIN_LAUNCHES for count in seed_counts),
+        "many_seeds": any(count >= MIN_LAUNCHES for count in seed_counts),
+        "dense_below_probe": _dense_below_probe(page),
+        "probed_stage": page.stages[0][0] if page.model.get("late_length") else "",
+    }
+
+
+def about_study(page: Study, table: Any = None, rows: pd.DataFrame | None = None) -> dict[str, Any]:  # noqa: ARG001
+    """Return the same of a study, with what became of its runs, or of those in the given ``rows``."""
+    rows = page.rows if rows is None else rows
+    remarks = [(row.run, remark) for row in frame.each(rows) for remark in row.remarks_on_runs]
+    missing = list(rows.loc[rows["status"] == NOT_RECORDED, "run"])
+    return {**about(page, rows["finished"].map(len)), "remarks": gathered(remarks), "missing": missing}
+
+
+class Standing(NamedTuple):
+    """Which runs surely beat a bound, and which do not."""
+
+    above: list[str]
+    below: list[str]
+
+
+def standing(scores: Mapping[str, Score | None], bound: float | None) -> Standing:
+    """Return where the scores of runs stand beside a bound, all of them above where there is none."""
+    found = {name: bound is None or one.beats(bound) for name, one in scores.items() if one}
+    return Standing([name for name, beats in found.items() if beats], [name for name in found if not found[name]])
+
+
+def gathered(remarks: Iterable[tuple[str, str]]) -> list[tuple[list[str], str]]:
+    """Return each remark once, with all that it is about.
+
+    >>> gathered([("dense", "diverged."), ("comera", "diverged")])
+    [(['dense', 'comera'], 'diverged')]
+    """
+    found: dict[str, list[str]] = {}
+    for name, remark in remarks:
+        found.setdefault(" ".join(remark.split()).rstrip("."), []).append(name)
+    return [(names, remark) for remark, names in found.items()]
+
+
+def examples_words(page: Runs) -> str:
+    """Return what the metric has a value of each of, such as ``held-out files`` or ``validation examples``."""
+    words = workload_words(page.shown[0])
+    return f"{words['validated']}s" if words["validated"] else f"validation {words['example']}s"
+
+
+def _examples_by_stage(page: Runs) -> list[tuple[int, str]]:
+    """Return on how many examples the runs were validated, by stage where stages differ; empty where not known."""
+    counts: dict[str, int] = {}
+    for point in (point for run in page.finished["record"] for point in curve_of(run)):
+        counts[point.stage] = max(counts.get(point.stage, 0), point.examples or 0)
+    if len(set(counts.values())) == 1:
+        return [(count, "") for count in list(counts.values())[:1] if count]
+    return [(count, stage) for stage, count in counts.items() if count]
+
+
+def _dense_below_probe(page: Runs) -> bool:
+    """Return whether dense training was run and no form or setting of it surely beats the probe.
+
+    Where a later stage has other rows, the probe is of the first stage's alone.
+    """
+    first, by_stage, dense = page.stages[0][0], page.model.get("late_length"), page.finished
+    dense = dense[dense["method"] == DENSE]
+    scores = []
+    for _, runs in dense.groupby(["arm", frame.settings(dense, frame.METHOD), "depth"]):
+        curves = {
+            run.seed: [point for point in curve_of(run) if not by_stage or point.stage == first]
+            for run in runs["record"]
+        }
+        scores.append(score(page.metric, {seed: curve[-1] for seed, curve in curves.items()}))
+    return bool(scores) and page.metric.probe is not None and not any(one.beats(page.metric.probe) for one in scores)
+
+
+def nothing_finished(axes: Any) -> None:
+    """Say that there is nothing to draw."""
+    nothing_drawn(axes, "no finished run")
+
+
+def whisker(axes: Any, x: float, low: float, high: float, **style: Any) -> None:
+    """Draw a vertical range or interval."""
+    axes.plot([x, x], [low, high], **{**WHISKER, "solid_capstyle": "butt", **style})
+
+
+def bounds_of(table: pd.DataFrame, name: str) -> list[pd.Series]:
+    """Return the bounds of a column, which are its values where there are none."""
+    return [table[f"{name}_{end}"].astype(float).fillna(table[name].astype(float)) for end in ("low", "high")]

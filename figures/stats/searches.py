@@ -1,0 +1,124 @@
+"""Trainings whose rate was searched: what each arm was tried at, which rate was chosen, what seeds reached with it.
+
+A rate is chosen by the loss on the data for choosing, of the seed that has most rates; what is reported is the loss on
+data that nothing was chosen by, at the chosen rate, over all seeds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from figures import frame
+from figures.arms import DENSE
+from figures.stats.sizes import TOLERANCE
+from figures.stats.time_values import step_of
+from figures.text import significant
+
+#: The metric that nothing is chosen by.
+REPORTED = "test_loss"
+
+#: So many seeds at least on either side let a difference be called sure.
+SURE_SEEDS = 3
+
+#: The columns of an arm that was searched.
+_SLOT = ["arm", "optimizer", "ratio"]
+
+#: The columns that are equal for all trainings of a page: model, data, length, recipe but for optimizer and rates.
+SETTING = (
+    *(*frame.MODEL, "data_hash", "batch_size", "precision", "stages.*", "training.schedule.*", "training.recipe.*"),
+    *("!training.recipe.optimizer", "!training.recipe.lr", "!training.recipe.momentum", "!training.recipe.per_core"),
+)
+
+
+def _by_slot(df: pd.DataFrame) -> pd.DataFrame:
+    """Return trainings, or timed steps, with the arm, optimizer and ratio that they are of; dense has no ratio.
+
+    Arms under comparison differ in no other setting of their own than the rank of blocks and whose rate a core has,
+    which are part of their names. A step timed beside others has the ratio of their job.
+    """
+    rank = frame.column(df, "method.rank").where(df["method"] == "btt")
+    per_core = frame.column(df, "training.recipe.per_core", False).astype(bool)
+    ranks = pd.Series([f" rank {one}" if pd.notna(one) else "" for one in rank], df.index, dtype=object)
+    return df.assign(
+        arm=df["arm"] + ranks + per_core.map({True: ", rates per core", False: ""}),
+        optimizer=frame.column(df, "training.recipe.optimizer", ""),
+        ratio=df["ratio"].where(df["arm"] != DENSE),
+    )
+
+
+def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return a line per arm, optimizer and ratio at the chosen rate, in the order of their first trainings.
+
+    ``run`` is the training of the searched seed, ``rates`` are those tried; ``timed`` may have the step of some.
+    """
+    df = _by_slot(runs).assign(
+        rate=pd.to_numeric(frame.column(runs, "training.recipe.lr"), errors="coerce"),
+        reported=[record.metrics.get(REPORTED) for record in runs["record"]],
+        chosen_by=runs["record"].map(lambda record: record.leading if record.status == "ok" else None),
+    )
+    lines = []
+    for slot, every in df.groupby(_SLOT, sort=False, dropna=False):
+        tried = every.dropna(subset="rate").drop_duplicates(["rate", "seed"], keep="last")
+        most = tried[tried["seed"] == tried["seed"].mode().min()].sort_values("rate")  # of the seed with most rates
+        best = most.dropna(subset="chosen_by").sort_values("chosen_by", kind="stable").head(1)
+        reached = tried[tried["rate"].isin(best["rate"])]["reported"].dropna()
+        at_edge = best["rate"].isin(most["rate"].agg(["min", "max"])).any()
+        remarks = ["best rate at an edge of those tried"] if at_edge else []
+        if len(reached) < SURE_SEEDS:
+            remarks.append(f"{len(reached)} seed{'s' * (len(reached) != 1)}")
+        line = {
+            "run": next(iter(best["record"]), None),
+            "rates": list(most["rate"]),
+            "lr": best["rate"].min(),
+            "at_edge": at_edge,
+            "test_loss": reached.mean(),
+            "test_loss_low": reached.min(),
+            "test_loss_high": reached.max(),
+            "seeds": len(reached),
+            "remarks": "; ".join(remarks) if len(best) else "no training ended well",
+        }
+        sizes = ("parameters", "stored_mib", "train_steps", "peak_memory_predicted_mib")
+        line |= {name: getattr(line["run"], name, None) for name in sizes}
+        lines.append({**dict(zip(_SLOT, slot, strict=True)), **line})
+    found = pd.DataFrame(lines).astype({"parameters": "Int64", "train_steps": "Int64"})
+    if timed is None:
+        return found
+    steps = _by_slot(timed).drop_duplicates(_SLOT, keep="last")[[*_SLOT, "cell_id", "record"]]
+    steps = steps.assign(step_time_ms=steps["record"].map(step_of).map(lambda time: time and time.value))
+    found = found.merge(steps.drop(columns="record"), "left", _SLOT)
+    return found.assign(training_s=found["step_time_ms"].astype(float) * found["train_steps"].astype(float) / 1e3)
+
+
+def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size: bool = True) -> pd.DataFrame:
+    """Return how far the losses of lines are apart from the first rival that is alike ``on`` some columns.
+
+    Args:
+        lines, rivals: lines of searches; what has no rival, or is its own, is left out.
+        on: the columns that are equal.
+        same_size: whether the parameters are too, within 2 %.
+
+    Returns:
+        ``less``, in words, and ``beside``: ``below`` or ``above`` where that holds of all seeds, three or more a side;
+        else ``apart``.
+    """
+    pairs = lines.reset_index().merge(rivals.reset_index(), on=on, suffixes=("", "_rival"))
+    sizes = (pairs["parameters"] / pairs["parameters_rival"]).astype(float)
+    pairs = pairs[((sizes - 1).abs() <= TOLERANCE) | (not same_size)].drop_duplicates("index").set_index("index")
+    pairs = pairs[pairs.index != pairs["index_rival"]].dropna(subset=["test_loss", "test_loss_rival"])
+    sure = pairs[["seeds", "seeds_rival"]].min(axis=1) >= SURE_SEEDS
+    below = sure & (pairs["test_loss_high"] < pairs["test_loss_low_rival"])
+    above = sure & (pairs["test_loss_low"] > pairs["test_loss_high_rival"])
+    apart = pairs["test_loss"] - pairs["test_loss_rival"]
+    words = apart.map(lambda value: f"{'-' if value < 0 else '+'}{significant(abs(value))}").astype(object)
+    beside = np.select([below, above], ["below", "above"], "apart")
+    return pd.DataFrame({"less": words.where(~(below | above), words + " (sure)"), "beside": beside}, index=pairs.index)
+
+
+def comparable(df: pd.DataFrame, what: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the newest training of each cell of one setting, oldest first, and sentences on those left out.
+
+    Sentences call the trainings ``what``.
+    """
+    kept, left_out = frame.narrow(df, SETTING, ["cell_id"], what)
+    return frame.oldest_first(frame.newest(kept, ["cell_id"])), left_out

@@ -1,0 +1,296 @@
+"""Choose the training runs of one page, of one device, dataset and setting, and gather what each arm reached.
+
+A study has at most one run per arm, stage and seed; a search has one per setting of the method besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from bench.core.record import Record
+from figures import frame
+from figures.arms import COMERA, DENSE
+from figures.frame import Records
+from figures.stats.metric import Metric, difference, score
+from figures.stats.seeds import ends_of, over_seeds, with_estimates, with_sizes
+from figures.stats.sizes import FULL_SIZE_PARAMETERS
+from figures.stats.time_values import PAPER_EXAMPLES, workload_words
+from figures.stats.training import CurvePoint, TrainingSlot, curve_of, metric_of, slot_of, stages_of
+from figures.text import NOT_RECORDED, OLDER
+
+#: The experiment that the figures of training show unless asked for another.
+EXPERIMENT = "accuracy"
+
+#: The experiments of the probes that models must beat.
+PROBES = ("probe", "probe_code", "probe_dlrm")
+
+#: Its stages, and the targets of its late ones, which it is expected to have.
+PAPER_STAGES = ("early", "late")
+PAPER_TARGETS = (0.8, 0.5, 0.2)
+
+DENSE_RUN, EARLY = TrainingSlot(DENSE, PAPER_STAGES), TrainingSlot(COMERA, PAPER_STAGES[:1])
+LATE = {target: TrainingSlot(COMERA, PAPER_STAGES, target) for target in PAPER_TARGETS}
+
+#: The columns of a run of a study, and of a search.
+_RUN = ("slot", "seed")
+_TRY = (*_RUN, "settings")
+
+#: The columns that are equal for all runs of a page, and for the runs of an arm.
+SAME = (
+    *("data_hash", "precision", "batch_size", "cuda_graph", "compile", "metric_name", "first.*"),
+    *("training.steps_per_epoch", "training.static", *frame.RANKS, *frame.MODEL),
+)
+_ARM = (*frame.METHOD, "!method.ratio")
+
+#: What of a slot is a column of its row.
+_OF_SLOTS = ("arm", "ratio", "stage", "goal", "has_target", "target_mib")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Runs(frame.Page):
+    """The training records that one page shows, of one experiment, device, workload, dataset and setting.
+
+    Args:
+        probe: the newest of these data.
+        timed: steps that were timed, where another experiment lent them.
+    """
+
+    experiment: str
+    dataset: str
+    probe: Record | None = None
+    timed: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def seeds(self) -> list[int]:
+        return self.values("seed")
+
+    @cached_property
+    def metric(self) -> Metric:
+        """Return the metric that leads, with the probe of its own record, where there is one."""
+        metric, probe = metric_of(self.shown[-1]), self.probe
+        if probe is None or metric.name not in probe.metrics:
+            return metric
+        return replace(metric, probe=probe.metrics[metric.name], probe_text=str(probe.samples["best"]))
+
+    @property
+    def late_probe(self) -> float | None:
+        """Return what the best probe reaches on the data of a late stage, where these differ."""
+        late = self.probe.samples.get("late") if self.probe else None
+        return float(late["probes"][late["best"]]["metrics"][self.metric.name]) if late else None
+
+    @cached_property
+    def model(self) -> Mapping[str, Any]:
+        return frame.settings_of(self.shown[0], "workload_settings")
+
+    @property
+    def finished(self) -> pd.DataFrame:
+        return self.df[self.df["status"] == "ok"]
+
+    @cached_property
+    def has_values(self) -> bool:
+        """Return whether every validation example has a value of its own."""
+        return all(curve_of(run)[-1].per_example is not None for run in self.finished["record"])
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return frame.settings_of(self.shown[0], "training").get("steps_per_epoch")
+
+    @cached_property
+    def stages(self) -> list[tuple[str, int]]:
+        """Return the stages of the longest run, by name, with their steps."""
+        runs = [[(str(stage["name"]), int(stage["steps"])) for stage in stages_of(record)] for record in self.shown]
+        return max(runs, key=lambda run: (len(run), sum(steps for _, steps in run)))
+
+    @property
+    def is_papers(self) -> bool:
+        """Return whether the workload has the epoch of the paper's encoder."""
+        return all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in self.shown)
+
+    @property
+    def dense_parameters(self) -> int | None:
+        """Return the parameters of the dense model in FP32; None where no run finished."""
+        largest = self.finished["dense_mib"].max()
+        return None if pd.isna(largest) else round(largest * 2**20 / 4) or None
+
+    @property
+    def is_full_size(self) -> bool:
+        """Return whether the model is the paper's, apart from the number of classes."""
+        more_classes, class_row = self.model.get("classes", 3) - 3, self.model.get("width", 768) + 1
+        return self.dense_parameters == FULL_SIZE_PARAMETERS + more_classes * class_row
+
+    def over_seeds(self, by: str, keys: Sequence[Any]) -> pd.DataFrame:
+        """Return what :func:`figures.stats.seeds.over_seeds` does, with the page and whether code was older."""
+        rows = over_seeds(self.df, by, keys, self.metric)
+        older = self.df.loc[self.df["code_id"] != self.df["code_id"].iloc[-1], by]
+        return rows.assign(device=self.device, dataset=self.dataset, older_code=rows.index.isin(set(older)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Study(Runs):
+    """At most one run per slot and seed; ``slots`` are those found and those expected, in drawing order."""
+
+    slots: tuple[TrainingSlot, ...]
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Return a row per slot, over its seeds."""
+        return self._rows(self.slots)
+
+    def row(self, slot: TrainingSlot) -> Any:
+        """Return the row of a slot, also where nothing was expected or recorded for it."""
+        rows = self.rows if slot in self.slots else self._rows((*self.slots, slot))
+        return next(row for row in frame.each(rows) if row.slot == slot)
+
+    def _rows(self, slots: Sequence[TrainingSlot]) -> pd.DataFrame:
+        """Return a row per slot: its runs over seeds, beside dense after as many steps, and remarks on single runs."""
+        depth = max(len(slot.stages) for slot in self.slots)
+        of_slots: dict[str, Any] = {name: [getattr(slot, name) for slot in slots] for name in _OF_SLOTS}
+        of_slots |= {"slot": list(slots), "target_ratio": [slot.target for slot in slots]}
+        of_slots["run"] = [slot.name(depth) for slot in slots]
+        of_slots["is_whole_dense"] = [slot.arm == DENSE and len(slot.stages) == depth for slot in slots]
+        rows = self.over_seeds("slot", slots).assign(**of_slots)
+        rows["label"] = rows["run"].where(~rows["older_code"], rows["run"] + f" {OLDER}")
+        curves: dict[int, list[CurvePoint]] = {}
+        for runs in rows.loc[rows["arm"] == DENSE, "finished"]:
+            for seed, run in runs.items():
+                curves.setdefault(seed, []).extend(curve_of(run))
+        then, remarks = [], []
+        for row in frame.each(rows):
+            own = self.df[self.df["slot"] == row.slot].set_index("seed")["record"].to_dict()
+            beside = {} if row.arm == DENSE else self._beside(row, curves)
+            then.append(beside)
+            remarks.append(self._remarks(row, own, beside, bool(curves)) if own else [])
+        metric = self.metric
+        ends = [ends_of(metric, runs) for runs in rows["finished"]]
+        scores: Any = [score(metric, points) if points else None for points in then]
+        less: Any = [difference(metric, *pair) for pair in zip(ends, then, strict=True)]
+        words = pd.Series(remarks, rows.index, dtype=object)
+        rows = rows.assign(remarks_on_runs=words, remarks=words.map("; ".join), dense_score=scores, apart=less)
+        return with_estimates(rows, {f"dense_{metric.name}_then": scores, metric.less_column("dense"): less})
+
+    def _beside(self, row: Any, curves: Mapping[int, Sequence[CurvePoint]]) -> dict[int, CurvePoint]:
+        """Return by seed the point of dense's curves nearest to the end of runs, at most half an epoch away."""
+        found = {}
+        for seed in row.finished.keys() & curves.keys():
+            near = min(curves[seed], key=lambda point: abs(point.step - row.train_steps))
+            if abs(near.step - row.train_steps) <= (self.steps_per_epoch or 0) / 2:
+                found[seed] = near
+        return found
+
+    def _remarks(
+        self, row: Any, runs: Mapping[int, Record], dense: Mapping[int, CurvePoint], has_dense: bool
+    ) -> list[str]:
+        """Return a remark per seed that failed, is missing or has a message, then how dense was compared."""
+        outcomes: dict[str, list[str]] = {}
+        for seed in self.seeds:
+            outcomes.setdefault(_outcome(runs.get(seed)), []).append(str(seed))
+        lines = [f"seed {', '.join(which)}: {words}" for words, which in outcomes.items() if words]
+        if apart := max((abs(point.step - row.train_steps) for point in dense.values()), default=0):
+            lines.append(f"dense is compared up to {apart:.0f} steps before or after")
+        if row.finished and not dense and has_dense and row.arm != DENSE:
+            lines.append(f"dense has no {self.metric.short} after as many steps of the same seed")
+        if 0 < len(dense) < len(row.finished):
+            lines.append(f"compared with dense over seed {', '.join(map(str, sorted(dense)))} only")
+        return lines
+
+
+def _outcome(run: Record | None) -> str:
+    """Return the status and message of one seed's run; empty for a run without anything to report."""
+    if run is None:
+        return NOT_RECORDED
+    closed = ""
+    if run.size_at_deadline is not None:
+        closed = f"S was {run.size_at_deadline:.3f} when S0 had to be met, so ranks were closed, smallest entries first"
+    words = "; ".join(filter(None, (run.message, closed)))
+    return ": ".join(filter(None, ("" if run.status == "ok" else run.status, words)))
+
+
+def _expected(experiment: str, is_papers: bool, found: Collection[TrainingSlot]) -> set[TrainingSlot]:
+    """Return the slots that an experiment should have.
+
+    The paper's experiment has all of its own. Any other has, for the arms with records: the stage before each stage
+    with a target, every ratio of a sweep, and dense through all stages.
+    """
+    if experiment == EXPERIMENT and is_papers:
+        return {DENSE_RUN, EARLY, *LATE.values()}
+    ratios = {slot.ratio for slot in found if slot.ratio is not None}
+    before = {replace(slot, stages=slot.stages[:-1], target=None, target_mib=None) for slot in found if slot.has_target}
+    swept = {slot for slot in {*found, *before} if slot.ratio is not None and not slot.has_target}
+    expected = before | {replace(slot, ratio=ratio) for slot in swept for ratio in ratios}
+    if any(slot.arm == DENSE for slot in found):
+        expected.add(TrainingSlot(DENSE, max((slot.stages for slot in found), key=len)))
+    return expected
+
+
+def comparable(
+    df: pd.DataFrame, cell: Sequence[str] = _RUN, same: frame.Patterns = SAME
+) -> tuple[pd.DataFrame, list[str]]:
+    """Keep the trainings of one setting and budget, with the columns that tell them apart, and say what is left out."""
+    what, records = "training record(s) of this device and dataset", list(df["record"])
+    slots: list[Any] = [slot_of(record) for record in records]  # which checks what is read below
+    firsts = [stages_of(record)[0] for record in records]
+    first = pd.DataFrame([{f"first.{stage['name']}": stage["steps"]} for stage in firsts], index=df.index, dtype=object)
+    metrics = [metric_of(record).name for record in records]
+    df = df.assign(slot=slots, metric_name=metrics, settings=frame.settings(df, frame.METHOD)).join(first)
+    kept, notes = frame.narrow(with_sizes(df), same, cell, what)
+    kept, more = frame.narrow_each(kept, "depth", ["stages.*"], cell, what)
+    return kept, notes + more
+
+
+def _study(df: pd.DataFrame, about: dict[str, Any]) -> Study:
+    kept, notes = comparable(df)
+    kept, more = frame.narrow_each(kept, "arm", _ARM, _RUN, "training record(s) of {}")
+    runs, found = frame.oldest_first(frame.newest(kept, _RUN)), set(kept["slot"])
+    about |= {"df": runs, "left_out": (*notes, *more, *frame.repeats(kept, _RUN, "training record(s)"))}
+    expected = _expected(about["experiment"], Runs(**about).is_papers, found)
+    return Study(**about, slots=tuple(sorted({*expected, *found}, key=lambda slot: slot.rank)))
+
+
+def _search(df: pd.DataFrame, about: dict[str, Any]) -> Runs:
+    kept, notes = comparable(df, _TRY)
+    shown = frame.oldest_first(frame.newest(kept, _TRY))
+    return Runs(**about, df=shown, left_out=(*notes, *frame.repeats(kept, _TRY, "training record(s)")))
+
+
+def newest_probes(df: pd.DataFrame) -> dict[tuple[str, str], Record]:
+    """Return the newest finished probe by dataset and workload."""
+    probes = df[(df["measure"] == "probe") & (df["status"] == "ok")]
+    return frame.by_cell(frame.oldest_first(probes), ["dataset", "workload"])
+
+
+def _by_dataset(records: Records) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
+    """Group training records by experiment, device, dataset and workload, with the fields of their page."""
+    df = frame.of(records)
+    probes, trained = newest_probes(df), df[df["measure"] == "train"]
+    timed = frame.oldest_first(df[(df["measure"] == "run") & (df["status"] == "ok")])
+    pages = []
+    for (experiment, device, dataset), of_data in frame.groups(trained, ["experiment", "device", "dataset"]):
+        for workload, found in frame.groups(of_data, "workload"):
+            data = (dataset, workload) if of_data["workload"].nunique() > 1 else (dataset,)
+            about = {
+                "experiment": experiment,
+                "device": device,
+                "dataset": dataset,
+                "kind": frame.device_kind(found),
+                "place": ", ".join(data),
+                "suffix": data if experiment == EXPERIMENT else (*data, experiment),
+                "probe": probes.get((dataset, workload)),
+                "timed": timed,
+            }
+            pages.append((found, about))
+    return pages
+
+
+def studies(records: Records) -> list[Study]:
+    """Return a study per experiment, device, dataset and workload, sorted; records of other measures are ignored."""
+    return [_study(*group) for group in _by_dataset(records)]
+
+
+def searches(records: Records) -> list[Runs]:
+    """Return pages as :func:`studies` does, with a run per setting of the method."""
+    return [_search(*group) for group in _by_dataset(records)]

@@ -1,0 +1,139 @@
+"""One page of a figure or table, with what is written about it: in the terminal, as Markdown and as CSV."""
+
+import functools
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.measure import Measurement
+from rich.text import Text
+
+from bench.core.record import Record
+from figures.claims.claims import Judgement, Verdict
+from figures.draw.captions import Caption
+from figures.draw.plotted import plotted_digest
+from figures.draw.style import house_style, to_bytes
+from figures.text import REMARKS, to_markdown, to_terminal
+
+#: The columns of a table of claims, all of which hold words.
+_CLAIM_COLUMNS = frozenset({"claim", "published", "ours", "verdict", "with the fair baseline", "why"})
+
+
+class Files(Mapping[str, bytes]):
+    """The files of a page by name. Its picture, which takes long, is drawn once, when it is first asked for."""
+
+    def __init__(self, stem: str, draw: Callable[[], Figure] | None, texts: Mapping[str, bytes]) -> None:
+        self._draw, self._made = draw and functools.cache(draw), dict(texts)
+        self._names = (*((f"{stem}.png", f"{stem}.svg") if draw else ()), *texts)
+
+    def __getitem__(self, name: str) -> bytes:
+        if name not in self._made and name in self._names and self._draw:
+            with house_style():
+                self._made[name] = to_bytes(self._draw(), name.rpartition(".")[2])
+        return self._made[name]
+
+    @property
+    def plotted(self) -> str | None:
+        """The digest of what the picture shows; None for a table alone."""
+        if self._draw is None:
+            return None
+        with house_style():
+            return plotted_digest(self._draw())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Everything drawn and written about the records of one page, which are of one device."""
+
+    title: str
+    device: str
+    facts: tuple[str, ...]
+    notes: tuple[str, ...]
+    table: pd.DataFrame  # as people read it
+    verdicts: tuple[Verdict, ...] = ()
+    files: Files
+    below: tuple[str, ...]  # what the terminal shows below the table
+    left_aligned: frozenset[str] = frozenset()
+    section: str | None = None  # the column whose change starts a new section of the table
+    narrow: tuple[pd.DataFrame, ...] = ()  # the table in parts, where it is too wide for a terminal
+    records: tuple[Record, ...]  # those shown, oldest first
+
+    def to_text(self) -> str:
+        """Return what the terminal shows."""
+        buffer = io.StringIO()
+        terminal = Console()
+        parts = [part.drop(columns=REMARKS, errors="ignore") for part in self.narrow or (self.table,)]
+        titles = [self.title, *[""] * len(parts)]
+        tables = [to_terminal(*one, self.left_aligned, self.section) for one in zip(parts, titles, strict=False)]
+        options = terminal.options.update(max_width=500)
+        needed = max(Measurement.get(terminal, options, table).maximum for table in tables)
+        wide = max(terminal.width, needed)  # a pipe or a narrow window gets whole numbers on long lines
+        console = Console(file=buffer, width=wide, force_terminal=terminal.is_terminal)
+        for one in (*map(Text, self.facts), *tables, *map(Text, self.below)):
+            console.print(one)
+        for verdict in self.verdicts:
+            console.print(Text(f"Claim {in_short(verdict)}"))
+        if self.verdicts:
+            console.print(Text("All numbers behind the claims: python -m figures claims"))
+        return buffer.getvalue()
+
+
+def claims_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """Return a line per verdict: the claim, what was published, ours, and the outcome with and without a fair baseline.
+
+    Of the numbers the first kind is shown; ``python -m figures claims`` has all of them.
+    """
+    lines = []
+    for verdict in verdicts:
+        claim = verdict.claim
+        fair = {"with the fair baseline": verdict.fair.outcome if verdict.fair else "-"}
+        lines.append(
+            {
+                "claim": f"{claim.id}: {', '.join(filter(None, (claim.quantity, claim.setting)))}",
+                "published": f"{claim.published} ({claim.standing})",
+                "ours": first_numbers(verdict.published),
+                "verdict": verdict.outcome,
+                **(fair if any(one.fair for one in verdicts) else {}),
+                "why": verdict.why,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def in_short(verdict: Verdict) -> str:
+    """Return what became of a claim on one line, with the first kind of numbers."""
+    fair = f"; with the fair baseline: {verdict.fair.outcome}" if verdict.fair else ""
+    ours = f"published {verdict.claim.published}, ours {first_numbers(verdict.published)}"
+    return f"{verdict.claim.id}: {verdict.outcome}{fair}; {ours}. {verdict.why}"
+
+
+def first_numbers(judgement: Judgement) -> str:
+    """Return the first kind of numbers that a judgement rests on, with what they are; a dash where there are none."""
+    if not judgement.ours:
+        return "-"
+    heading = judgement.ours[0].heading
+    return f"{', '.join(str(one) for one in judgement.ours if one.heading == heading)} ({heading})"
+
+
+def markdown(
+    caption: Caption, image: str, table: pd.DataFrame, left_aligned: frozenset[str], verdicts: Sequence[Verdict]
+) -> bytes:
+    """Return a page with table, notes and any verdicts; ``image`` is a file name, or empty for a table alone."""
+    lines = [f"# {caption.title}", "", *caption.facts, ""]
+    lines += [f"![{caption.title}]({image})", ""] if image else []
+    lines += [
+        to_markdown(table, left_aligned),
+        *(f"* {note}" for note in (*caption.of_picture, *caption.of_table, *caption.notes)),
+        "",
+    ]
+    lines += ["## Claims", "", to_markdown(claims_table(verdicts), _CLAIM_COLUMNS)] if verdicts else []
+    return "\n".join(lines).encode()
