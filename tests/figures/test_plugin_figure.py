@@ -18,10 +18,10 @@ from pages import drawn_once
 
 from bench.core.record import Record, write
 from figures import registry
+from figures import write as written
 from figures.__main__ import main
 from figures.claims.claims import LedgerError
 from figures.claims.rule import Rule
-from figures.draw import drawn
 from figures.ledger.judging import judge
 from figures.registry import ENTRY_POINTS, ArtifactError, artifacts, register
 
@@ -206,7 +206,7 @@ def test_the_ledger_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> bytes:
         raise AssertionError("drawn")
 
-    monkeypatch.setattr(drawn, "to_bytes", fail)
+    monkeypatch.setattr(written, "to_bytes", fail)
     records = [*epochs(CUDA), *(toggled(arm, "graph", [9.0, 9.5]) for arm in ("comera", "dense"))]
     assert sum(bool(entry.verdicts) for entry in judge(records)) >= 5
     page = artifacts()["fig1"].render(records, {entry.claim.id: entry.claim for entry in judge([])})[0]
