@@ -1,11 +1,14 @@
 """Heavy imports of a cell's process, paid once by the server that the processes are forked from.
 
+A library that one arm needs is imported where the sweep has that arm, or where nothing says which arms there are.
+
 No import may set up a CUDA device here: a process that is forked afterwards could not use it. bitsandbytes, which
 galore-torch brings along, would, so the machine has none while the imports run.
 """
 
 import contextlib
 import importlib
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +22,10 @@ import bench.processes.process
 import bench.workloads
 from baselines._quiet import silence
 from bench.errors import ConfigError
+from bench.runner import ARMS
+
+#: Libraries that take seconds to import, by the arm that needs them.
+LIBRARIES = {"galore": "galore_torch", "lora": "peft"}
 
 
 @contextlib.contextmanager
@@ -51,9 +58,11 @@ def _quiet_without_command(usual: Callable[..., Any]) -> Callable[..., None]:
 sys.excepthook = _quiet_without_command(sys.excepthook)
 silence()
 with no_device():
-    for library in ("galore_torch", "peft"):
-        with contextlib.suppress(ImportError):  # the arm that needs it is recorded with the reason
-            importlib.import_module(library)
+    importlib.import_module("torch._dynamo")  # which every process would import that predicts
+    for arm in os.environ.get(ARMS, ",".join(LIBRARIES)).split(","):
+        if arm in LIBRARIES:
+            with contextlib.suppress(ImportError):  # the arm that needs it is recorded with the reason
+                importlib.import_module(LIBRARIES[arm])
     for package in (bench.workloads, bench.measures):
         with contextlib.suppress(ConfigError):  # a wrong plug-in is reported where the sweep is checked
             package.available()

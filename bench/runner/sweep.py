@@ -7,6 +7,7 @@ The way of a job: configuration, cells (:mod:`bench.runner.resolve`), those alre
 makes of the others (:mod:`bench.measures`), records (:mod:`bench.runner.results`).
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ from bench.processes.cluster import is_follower
 from bench.processes.process import preload, remove_abandoned_temporaries
 from bench.protocol import Data, Outcome, Session
 from bench.protocol.methods import available, build_for, default_settings
+from bench.runner import ARMS
 from bench.runner.launching import JobFailed, Launch, failure_noted, note_busy, without_shared
 from bench.runner.limits import check_sweep
 from bench.runner.progress import SweepProgress
@@ -188,6 +190,7 @@ class SweepCallback(Callback):
                 launch.announce(jobs, roots)
                 _launched = launch
                 return
+            os.environ[ARMS] = ",".join(sorted({cell.method for job in jobs for cell in job.cells}))
             for job, root, config in zip(jobs, roots, configs, strict=True):
                 results = Results(root, config.reuse)
                 results.claim([cell for cell in job.cells if not results.is_done(cell, job.data_hash)], job.data_hash)
