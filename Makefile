@@ -6,6 +6,10 @@ PIP_INDEX ?=
 PYTHON ?= python3
 RESULTS ?= results/local
 
+# A module is compiled when it is first imported; most of what is installed never is.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_INDEX)
+export PYTHONDONTWRITEBYTECODE :=
+
 # Another version of PyTorch than that of constraints.txt, in an environment of its own: make test TORCH=2.14.1
 TORCH ?=
 
@@ -22,7 +26,7 @@ help: ## list the targets
 # Figures, tables and sweeps: bench/conf/reproduce.yaml has them by these names.
 REPRODUCE = $(BIN)/python -m bench reproduce $@ --results "$(RESULTS)"
 
-reproduce-fig1: $(READY) ## measure time per epoch and peak memory here, draw Fig. 1 (15 minutes)
+reproduce-fig1: $(READY) ## measure time per epoch and peak memory here, draw Fig. 1 (12 minutes)
 	$(REPRODUCE)
 
 # Two processes; the tests of one file stay in one of them, since they share what is expensive to make.
@@ -38,8 +42,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is older than Python 3.11; name a newer one, as in make setup PYTHON=python3.12." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	sed $(if $(TORCH),-e '/^triton==/d' -e 's/^torch==.*/torch==$(TORCH)/') -e '/^#/d' constraints.txt > $(VENV)/constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) $$(grep '^torch==' $(VENV)/constraints.txt)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c $(VENV)/constraints.txt -e '.[bench,slurm,test,lint,docs]'
+	$(PIP_INSTALL) $$(grep '^torch==' $(VENV)/constraints.txt)
+	$(PIP_INSTALL) -c $(VENV)/constraints.txt -e '.[bench,slurm,test,lint,docs]'
 	@touch $@
 
 # Files with a slow test alone, which saves the imports of the others. Those of few, long tests come first: by the number
