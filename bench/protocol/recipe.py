@@ -135,7 +135,7 @@ def per_core_factors(layer: nn.Module, name: str) -> torch.Tensor:
     """
     parameter, inputs, count = layer.get_parameter(name), int(layer.in_features), factor_count(layer)  # type: ignore[arg-type]
     pieces = split_matrices(layer, name, torch.ones_like(parameter))
-    return join_matrices(layer, name, [each * (inputs / each.shape[1] / count) for each in pieces])
+    return join_matrices(layer, name, [each * (inputs / max(each.shape[1], 1) / count) for each in pieces])
 
 
 def rate_per_core(optimizer: torch.optim.Optimizer, matrices: Mapping[nn.Parameter, tuple[nn.Module, str]]) -> None:

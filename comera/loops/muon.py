@@ -133,6 +133,11 @@ def join_matrices(module: nn.Module, name: str, matrices: Sequence[torch.Tensor]
     return values if isinstance(module, BTTLinear) else values[0].t()
 
 
+def _usual_scale(matrices: torch.Tensor) -> float:
+    """Return √(e/d) of matrices (k, d, e); those beside a closed bond have no rows, and nothing that is scaled."""
+    return math.sqrt(matrices.shape[2] / max(matrices.shape[1], 1))
+
+
 def _own_scale(module: nn.Module) -> float | torch.Tensor | None:
     """Ask a module for its :meth:`MatrixLayer.step_scale`; None where it has none."""
     step_scale: Callable[[], float | torch.Tensor | None] | None = getattr(module, "step_scale", None)
@@ -258,9 +263,7 @@ class Muon(torch.optim.Optimizer):
         for parameter, matrices in zip(parameters, pieces, strict=True):
             owner, name = self._owners[parameter]
             own, factors = own_scales[owner], factor_count(owner)
-            scaled = [
-                each * (math.sqrt(each.shape[2] / each.shape[1]) / factors if own is None else own) for each in matrices
-            ]
+            scaled = [each * (_usual_scale(each) / factors if own is None else own) for each in matrices]
             if group["weight_decay"]:
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
             parameter.add_(join_matrices(owner, name, scaled), alpha=-group["lr"])

@@ -10,6 +10,7 @@ import torch
 from small_cells import a_configuration, assert_one_line, changed
 from torch import nn
 
+import comera
 from baselines import basis, btt, dense, low_rank
 from bench.errors import ConfigError
 from bench.protocol.budget import RATES, Budget
@@ -112,6 +113,13 @@ def test_rates_per_core_stretch_the_step_of_each_core(name, workload):
     assert found == expected if expected else len(found) >= 1
     others = [place for place, key in enumerate(names) if not key.startswith("hidden")]
     assert all(torch.equal(moved[True][place], moved[False][place]) for place in others)
+
+
+def test_a_core_beside_a_closed_bond_has_no_rate_of_its_own(workload):
+    model = build_comera(CoMERASettings(ranks=6, order=2), "").adapt(workload.build(), workload.targets())
+    layer = model.hidden[0]
+    comera.set_ranks(model, {"hidden.0": [0] * len(comera.ranks_of(model)["hidden.0"])})
+    assert per_core_factors(layer, "packed_cores").numel() == 0
 
 
 def test_comeras_penalty_stays_in_the_objective(workload):

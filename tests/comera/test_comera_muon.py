@@ -201,6 +201,23 @@ def test_truncation_cuts_its_state():
     assert all(math.isfinite(loss) for loss in train(masked, optimizer, 3, 3))
 
 
+def test_a_layer_with_closed_bonds_is_passed_over():
+    """Its cores have no entries left, but its bias does, and so has the rest of the model."""
+    torch.manual_seed(0)
+    model = Net("tt")
+    closed, *_ = comera.tensorized_layers(model)
+    optimizer = Muon(model)
+    train(model, optimizer, 1)
+    with torch.no_grad():
+        for diagonal in closed.diagonals:
+            diagonal.zero_()
+    assert comera.truncate(model, optimizer)
+    assert closed.packed_cores.numel() == 0
+    assert all(math.isfinite(loss) for loss in train(model, optimizer, 3, 3))
+    closed.packed_cores.grad = torch.zeros_like(closed.packed_cores)  # as every parameter has in a step on fake tensors
+    optimizer.step()
+
+
 def replica(rank):
     model = Net("btt")
     parallel = nn.parallel.DistributedDataParallel(model)
