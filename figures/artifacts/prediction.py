@@ -20,9 +20,6 @@ from figures.draw.style import FAINT, INK, stroke_handle, strokes
 from figures.frame import Records
 from figures.text import one_line
 
-#: The experiments whose records have both peaks: ``prediction`` on any device, the timed ones on a GPU.
-EXPERIMENTS = ("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization")
-
 #: The error that a prediction is allowed, by kind of device: of a CPU against a real run of the same operations, of a
 #: GPU against the peak that CUDA's allocator reports.
 TOLERANCE = {"cpu": 0.02, "cuda": 0.05}
@@ -35,7 +32,7 @@ def select(records: Records) -> list[frame.Page]:
         peaks = df[["peak_memory_predicted_mib", "peak_memory_allocated_mib"]]
         both = (df["status"] == "ok") & (peaks.fillna(0.0) > 0).all(axis=1)
         checks = df[both & ~df["compile"] & ~df["cuda_graph"]]
-        failed = df.loc[(df["measure"] == "allocator_peak") & (df["status"] != "ok"), "record"]
+        failed = frame.each(df[(df["measure"] == "allocator_peak") & (df["status"] != "ok")])
         reasons = {f"{one.arm}, batch {one.batch_size:,}: {one.status}, {one_line(one.message)}" for one in failed}
         notes = [f"No check of {reason}." for reason in sorted(reasons)]
         if toggled := both.sum() - len(checks):
@@ -56,45 +53,37 @@ def table(page: frame.Page) -> pd.DataFrame:
 
     The error is a share of the measured peak; below zero, too little was predicted.
     """
-    checks = _checks(page)
-    names = ["experiment", "workload", "method", "variant", "ratio", "batch_size", "sequence_length", "precision"]
-    lines = checks[names].assign(
-        predicted_mib=checks["peak_memory_predicted_mib"] + checks["workspaces_mib"].fillna(0.0),
+    checks = _checks(page).assign(device=page.device, predicted_for=page.kind)
+    predicted = checks["peak_memory_predicted_mib"] + checks["workspaces_mib"].fillna(0.0)
+    error = predicted / checks["peak_memory_allocated_mib"] - 1
+    cell = ["experiment", "workload", "method", "variant", "ratio", "batch_size", "sequence_length"]
+    return checks[["device", "predicted_for", *cell, "precision"]].assign(
+        predicted_mib=predicted,
         measured_mib=checks["peak_memory_allocated_mib"],
+        error=error,
+        within=error.abs() <= TOLERANCE[page.kind],
+        cell_id=checks["cell_id"],
     )
-    error = lines["predicted_mib"] / lines["measured_mib"] - 1
-    lines = lines.assign(error=error, within=error.abs() <= TOLERANCE[page.kind], cell_id=checks["cell_id"])
-    lines.insert(0, "device", page.device)
-    lines.insert(1, "predicted_for", page.kind)
-    return lines
 
 
 def by_workload(page: frame.Page, table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Return workload, arm and lines of each arm, those of the workload with most cells first, in Fig. 1's order."""
     most = table["workload"].value_counts(sort=False).idxmax()
-    groups = [
-        (str(workload), str(arm), part) for (workload, arm), part in table.groupby(["workload", _checks(page)["arm"]])
-    ]
-    return sorted(groups, key=lambda group: (group[0] != most, group[0], by_arm(group[1])))
+    groups = frame.groups(table.assign(arm=_checks(page)["arm"]), ["workload", "arm"])
+    found = [(workload, arm, part) for (workload, arm), part in groups]
+    return sorted(found, key=lambda group: (group[0] != most, group[0], by_arm(group[1])))
 
 
 def shown(page: frame.Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per arm and workload, with the distribution of its error."""
     lines = []
     for workload, arm, part in by_workload(page, table):
-        error = part["error"].round(4) + 0.0  # no error below zero is shown as -0.00 %
-        lines.append(
-            {
-                "arm": arm,
-                "workload": workload,
-                "cells": len(part),
-                "batches": ", ".join(f"{batch:,}" for batch in sorted(set(part["batch_size"]))),
-                "lowest_error": error.min(),
-                "median_error": round(part["error"].median(), 4) + 0.0,
-                "highest_error": error.max(),
-                "within": f"{part['within'].sum()} of {len(part)}",
-            }
-        )
+        error = part["error"]
+        ends = {"lowest_error": error.min(), "median_error": error.median(), "highest_error": error.max()}
+        batches = ", ".join(f"{batch:,}" for batch in sorted(set(part["batch_size"])))
+        line = {"arm": arm, "workload": workload, "cells": len(part), "batches": batches}
+        line |= {name: round(value, 4) + 0.0 for name, value in ends.items()}  # none below zero is shown as -0.00 %
+        lines.append({**line, "within": f"{part['within'].sum()} of {len(part)}"})
     return readable(pd.DataFrame(lines))
 
 
@@ -146,7 +135,7 @@ ARTIFACT = Artifact(
     name="prediction",
     heading="Predicted and allocated memory",
     summary="error of the predicted peak memory by arm, wherever the allocator's was measured; an image per device",
-    experiments=EXPERIMENTS,
+    experiments=("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization"),
     made_by="make reproduce-prediction",
     order=80,
     select=select,

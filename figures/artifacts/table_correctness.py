@@ -1,5 +1,6 @@
 """Layers, look-ups and steps of a device against float64 on a CPU: the largest error of each, and what was allowed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,13 +9,12 @@ import pandas as pd
 from bench.core.record import Record
 from figures.arms import ARMS
 from figures.artifact import Artifact
-from figures.columns import readable, table_of
+from figures.columns import readable
 from figures.draw.captions import beside
 from figures.draw.facts import reasons
-from figures.frame import Page, pages, settings_of
+from figures.frame import Page, each, pages, settings_of
 
-_WORKLOADS = ("linear", "lookup", "encoder")
-_PRECISIONS = ("fp32", "tf32", "bf16")
+_ORDER = {"workload": ("linear", "lookup", "encoder"), "arm": ARMS, "precision": ("fp32", "tf32", "bf16")}
 
 _PASSED: Mapping[bool | None, str] = {True: "yes", False: "no", None: ""}
 
@@ -29,53 +29,40 @@ def _what(record: Record) -> str:
     return f"steps, {record.arm}{', reset' if settings.get('reset') else ''}"
 
 
-def _place(record: Record) -> tuple[int, int, str, int]:
-    """Order layers, look-ups and steps, each from the most exact arithmetic to the least."""
-    places = zip((_WORKLOADS, ARMS, _PRECISIONS), (record.workload, record.arm, record.precision), strict=True)
-    workload, arm, precision = (names.index(one) if one in names else len(names) for names, one in places)
-    return workload, arm, _what(record), precision
+def _place(column: pd.Series) -> pd.Series:
+    """Order layers, look-ups and steps, each from the most exact arithmetic to the least; others last."""
+    order = {name: place for place, name in enumerate(_ORDER.get(str(column.name), ()))}
+    return column.map(order) if order else column
 
 
 def table(page: Page) -> pd.DataFrame:
     """Return a line per check, ``passed`` empty where it has no meaning on the device; one per cell without checks."""
+    df = page.df.assign(what=[_what(record) for record in page.df["record"]])
     lines = []
-    for record in sorted(page.shown, key=_place):
-        checks: Sequence[Mapping[str, Any]] = record.samples.get("checks") or ({},)
+    for one in each(df.sort_values(["workload", "arm", "what", "precision"], key=_place)):
+        cell = {name: getattr(one, name) for name in ("device", "what", "precision", "status")}
+        checks: Sequence[Mapping[str, Any]] = one.record.samples.get("checks") or ({},)
         for check in checks:
-            lines.append(
-                {
-                    "device": record.device,
-                    "what": _what(record),
-                    "precision": record.precision,
-                    "status": record.status,
-                    "check": check.get("name", ""),
-                    "error": check.get("error"),
-                    "tolerance": check.get("tolerance"),
-                    "passed": _PASSED[check.get("passed")],
-                    "message": check.get("message", record.message),
-                    "cell_id": record.cell_id,
-                }
-            )
-    return table_of(lines)
+            line = {"check": check.get("name", ""), "error": check.get("error")}
+            line |= {"tolerance": check.get("tolerance"), "passed": _PASSED[check.get("passed")]}
+            message = check.get("message", one.message)
+            lines.append({**cell, **line, "message": message, "cell_id": one.cell_id})
+    return pd.DataFrame(lines)
 
 
 def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per cell: how many checks passed, and that which used most of what it is allowed."""
-    lines: list[dict[str, Any]] = []
-    for cell, part in table.groupby("cell_id", sort=False):
-        judged = part[part["passed"] != ""]
-        line = {name: part[name].iloc[0] for name in ("what", "precision", "status")}
-        line["passed"] = f"{(judged['passed'] == 'yes').sum()} of {len(judged)}"
-        line["older_code"] = cell in page.older_code
-        if len(judged):
-            used = judged["error"].astype(float) / judged["tolerance"].astype(float)
-            order = used.fillna(float("inf")).sort_values(ascending=False, kind="stable")
-            worst = judged.reindex(order.index).iloc[0]
-            error = "no result" if pd.isna(worst["error"]) else worst["error"]
-            line |= {"error": error, "tolerance": worst["tolerance"], "check": worst["check"]}
-        lines.append(line)
-    columns = ["what", "precision", "passed", "error", "tolerance", "check"]
-    return readable(pd.DataFrame(lines, columns=[*columns, "status", "older_code"]), columns)
+    judged = table[table["passed"] != ""]
+    used = (judged["error"].astype(float) / judged["tolerance"].astype(float)).fillna(math.inf)
+    worst = judged.assign(used=used).sort_values("used", ascending=False, kind="stable").drop_duplicates("cell_id")
+    worst["error"] = worst["error"].astype(object).fillna("no result")
+    cells = table.drop_duplicates("cell_id")[["what", "precision", "status", "cell_id"]]
+    cells = cells.merge(worst[["cell_id", "error", "tolerance", "check"]], how="left")
+    passed = (judged["passed"] == "yes").groupby(judged["cell_id"]).agg(["sum", "size"])
+    passed = passed.reindex(cells["cell_id"], fill_value=0)
+    cells["passed"] = [f"{good} of {checks}" for good, checks in passed.to_numpy()]
+    cells["older_code"] = cells["cell_id"].isin(page.older_code)
+    return readable(cells, ["what", "precision", "passed", "error", "tolerance", "check"])
 
 
 def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:

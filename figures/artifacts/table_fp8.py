@@ -4,6 +4,7 @@ What FP8 can gain is read from the rooflines: its arithmetic where operations bo
 do. A tensorized layer is bound by bytes.
 """
 
+import itertools
 from typing import Any
 
 import pandas as pd
@@ -33,32 +34,22 @@ def table(page: Page) -> pd.DataFrame:
     A record that failed has one line, without a form.
     """
     df = page.df.rename(columns=lambda name: name.removeprefix("workload."))
-    df = df.assign(tensorized=df["arm"] != DENSE)
-    df = df.sort_values(["batch_size", "in_features", "out_features", "tensorized", "arm"], kind="stable")
+    df = df.assign(rows=df["batch_size"], tensorized=df["arm"] != DENSE)
     lines = []
-    for one in each(df):
+    for one in each(df.sort_values([*_LAYER, "tensorized", "arm"], kind="stable")):
         measured = {form["name"]: form for form in one.record.samples.get("precisions", ())}
         rooflines = {form["form"]: form for form in one.record.samples.get("rooflines", ())}
         times = {name: list(form["ms"]) for name, form in measured.items()}
+        layer = {"device": page.device, **{name: getattr(one, name) for name in (*_LAYER, "arm")}}
         forms = [form for form in FORMS if form in measured or form in rooflines]
         for form in forms or [""]:
             own = measured.get(form, {"message": "" if forms else one.message})
             roofline = rooflines.get(form) or rooflines.get(form.partition("_")[0], {})
-            line = {
-                "device": page.device,
-                "rows": one.batch_size,
-                "in_features": one.in_features,
-                "out_features": one.out_features,
-                "arm": one.arm,
-                "form": form,
-                "arithmetic": own.get("arithmetic"),
-                "mib": roofline.get("mib"),
-                **timed(form, times),
-                "message": own.get("message", ""),
-                "cell_id": one.cell_id,
-                **{name: own.get(name) for name in ("error", "gradient_error", "largest", "bound")},
-            }
-            for gpu in GPUS:  # the larger of two bounds; none where its tensor cores do not multiply so
+            line = {**layer, "form": form, "arithmetic": own.get("arithmetic"), "mib": roofline.get("mib")}
+            line |= {**timed(form, times), "message": own.get("message", ""), "cell_id": one.cell_id}
+            line |= {name: own.get(name) for name in ("error", "gradient_error", "largest", "bound")}
+            for gpu in GPUS:
+                # the larger of two bounds; none where its tensor cores do not multiply so
                 least = (roofline.get("gpus") or {}).get(gpu)
                 line[f"{gpu}_least_ms"] = least and max(least["operations_ms"], least["traffic_ms"])
             lines.append(line)
@@ -66,9 +57,9 @@ def table(page: Page) -> pd.DataFrame:
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
-    sizes = table[_LAYER].map("{:,}".format)
-    layer = sizes["rows"] + " x " + sizes["in_features"] + " to " + sizes["out_features"] + ", " + table["arm"]
-    return table.assign(layer=layer)
+    words = "{rows:,} x {in_features:,} to {out_features:,}, {arm}"
+    lines = table[[*_LAYER, "arm"]].to_dict("records")
+    return table.assign(layer=[words.format(**{str(key): value for key, value in line.items()}) for line in lines])
 
 
 def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
@@ -82,15 +73,14 @@ def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
 
 def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return what FP8 can gain over BF16 by the rooflines, whether anything was timed, and what did not run."""
-    least = table.melt([*_LAYER, "arm", "form"], [f"{gpu}_least_ms" for gpu in GPUS], "gpu", "least_ms")
-    least = least.pivot_table("least_ms", [*_LAYER, "arm", "gpu"], "form", aggfunc="first")
-    gains = []
-    for arm in (DENSE, COMERA):
-        for form in _BYTES_ALONE:
-            if {form, "bf16"} <= set(least):
-                ratios = (least["bf16"] / least[form])[least.index.get_level_values("arm") == arm].dropna()
-                some = {"gaining": (ratios >= 1.05).sum(), "pairs": len(ratios)}  # rounding is no gain
-                gains.append({"arm": arm, "form": form, **some, "low": ratios.min(), "high": ratios.max()})
+    least, gains = [f"{gpu}_least_ms" for gpu in GPUS], []
+    for arm, form in itertools.product((DENSE, COMERA), _BYTES_ALONE):
+        own = table[table["arm"] == arm].drop_duplicates([*_LAYER, "form"]).set_index(_LAYER)
+        bf16, other = (own.loc[own["form"] == name, least].astype(float) for name in ("bf16", form))
+        ratios = (bf16 / other).stack().dropna()
+        gaining = (ratios >= 1.05).sum()  # rounding is no gain
+        numbers = {"pairs": len(ratios), "low": ratios.min(), "high": ratios.max()}
+        gains.append({"arm": arm, "form": form, "gaining": gaining, **numbers})
     table, ran = _named(table), table["form"] != ""
     return {
         "gains": [one for one in gains if one["pairs"]],

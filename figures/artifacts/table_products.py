@@ -16,6 +16,8 @@ from figures.text import bounds
 #: Kinds of product from the most exact to the least, as the records name them.
 PRODUCTS = ("fp32", "tf32", "bf16", "fp8", "fp8, cast")
 
+_LAYER = ["in_features", "out_features", "rows"]
+
 
 def timed(name: str, times: Mapping[str, list[float]]) -> dict[str, Any]:
     """Return the columns of a time in ms, and of how many times faster it is than FP32 and BF16, block by block.
@@ -40,36 +42,29 @@ def timed(name: str, times: Mapping[str, list[float]]) -> dict[str, Any]:
 def table(page: Page) -> pd.DataFrame:
     """Return a line per layer, number of rows and kind of product; square layers first, then the widest."""
     df = page.df.rename(columns=lambda name: name.removeprefix("workload."))
-    df = df.assign(
-        smaller=df[["in_features", "out_features"]].astype(int).min(axis=1),
-        larger=df[["in_features", "out_features"]].astype(int).max(axis=1),
-    ).sort_values(
-        ["smaller", "larger", "in_features", "out_features", "batch_size"],
-        ascending=[False, False, True, True, True],
-        kind="stable",
-    )
+    sides = df[["in_features", "out_features"]].astype(int)
+    df = df.assign(smaller=-sides.min(axis=1), larger=-sides.max(axis=1), rows=df["batch_size"])
     lines = []
-    for one in each(df):
+    for one in each(df.sort_values(["smaller", "larger", *_LAYER], kind="stable")):
         products = {product["name"]: product for product in one.record.samples.get("products", ())}
         times = {name: list(product.get("ms", ())) for name, product in products.items()}
+        layer = {"device": page.device, **{name: getattr(one, name) for name in _LAYER}}
         for name in PRODUCTS:
             own = {"error": None, "message": one.message, **products.get(name, {})}
-            layer = {"in_features": one.in_features, "out_features": one.out_features, "rows": one.batch_size}
-            place = {"device": page.device, **layer, "product": name, "status": one.status, "flops": one.flops_per_step}
-            error = {"error": own["error"], "message": own["message"], "cell_id": one.cell_id}
-            lines.append({**place, **timed(name, times), **error})
-    found = pd.DataFrame(lines)
-    found["tflops_per_s"] = found["flops"].astype(float) / found["ms"].astype(float) / 1e9
-    columns = ["device", "in_features", "out_features", "rows", "product", "status", *bounds("ms", None)]
-    columns += ["tflops_per_s", *bounds("gain_over_fp32", None), *bounds("gain_over_bf16", None)]
-    return found[[*columns, "error", "message", "cell_id"]]
+            line = {**layer, "product": name, "status": one.status, **timed(name, times)}
+            line |= {"error": own["error"], "message": own["message"], "cell_id": one.cell_id}
+            lines.append(line | {"flops": one.flops_per_step})
+    table = pd.DataFrame(lines)
+    rate = table.pop("flops").astype(float) / table["ms"].astype(float) / 1e9
+    table.insert(list(table).index("gain_over_fp32"), "tflops_per_s", rate)
+    return table
 
 
 def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the layer in one column."""
-    columns = ["layer", "rows", "product", "ms", "tflops_per_s", "gain_over_fp32", "gain_over_bf16", "error"]
-    older = table["cell_id"].isin(page.older_code)
-    return readable(table.assign(layer=_layer(table), older_code=older), columns)
+    table = table.assign(layer=_layer(table), older_code=table["cell_id"].isin(page.older_code))
+    gains = ["gain_over_fp32", "gain_over_bf16"]
+    return readable(table, ["layer", "rows", "product", "ms", "tflops_per_s", *gains, "error"])
 
 
 def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:

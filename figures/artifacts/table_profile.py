@@ -1,6 +1,6 @@
 """Where the time of a step goes, by kind of work, CoMERA beside dense training; a table per device."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -8,7 +8,6 @@ from bench.core.record import Record
 from figures import frame
 from figures.arms import by_arm
 from figures.artifact import Artifact
-from figures.columns import table_of
 from figures.draw.captions import beside
 from figures.frame import Records
 from figures.text import NOT_ASKED, OLDER, one_line, significant
@@ -18,33 +17,32 @@ SAME = ("workload", "sequence_length", "cuda_graph", "compile", "workload.*")
 CELL = ("precision", "batch_size", "arm")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ProfilePage(frame.Page):
-    """The newest profiles of one model on one device."""
-
-    on_cuda: bool
-
-
-def select(records: Records) -> list[ProfilePage]:
+def select(records: Records) -> list[frame.Page]:
     """Return a page per device that has a profile: of each cell the newest, all of the model of the newest one."""
     pages = []
     for device, df in frame.by_device(records):
         df = frame.oldest_first(df)
-        failed, good = df.loc[df["status"] != "ok", "record"], df[df["status"] == "ok"]
-        if good.empty:
-            continue
+        good = df[df["status"] == "ok"]
+        models = frame.settings(good, SAME)
+        alike = good[models == next(iter(models[::-1]), "")]
         notes = []
-        for one in failed:
+        for one in frame.each(df[df["status"] != "ok"]):
             cell = f"{one.arm}, batch {one.batch_size:,}, {one.precision}"
             notes.append(f"No profile of {cell}: {one.status}, {one_line(one.message)}.")
-        models = frame.settings(good, SAME)
-        alike = good[models == models.iloc[-1]]
         if len(alike) < len(good):
             notes.append(f"{len(good) - len(alike)} profile(s) of another model, length or toggles are left out.")
         shown = frame.oldest_first(frame.newest(alike, CELL))
-        on_cuda = df["cell.device"].str.startswith("cuda").any()
-        pages.append(ProfilePage(**device, df=shown, left_out=tuple(notes), on_cuda=bool(on_cuda)))
-    return pages
+        pages.append(frame.Page(**device, df=shown, left_out=tuple(notes)))
+    return [page for page in pages if len(page.df)]
+
+
+def about(page: frame.Page, _: pd.DataFrame) -> dict[str, Any]:
+    """Return whether kernels of a GPU were profiled, or operators on a CPU."""
+    return {"on_cuda": _on_cuda(page)}
+
+
+def _on_cuda(page: frame.Page) -> bool:
+    return bool(page.df["cell.device"].str.startswith("cuda").any())
 
 
 def _place(record: Record) -> tuple[object, ...]:
@@ -52,54 +50,47 @@ def _place(record: Record) -> tuple[object, ...]:
     return record.precision != "fp32", record.precision, record.batch_size, by_arm(record.arm)
 
 
-def table(page: ProfilePage) -> pd.DataFrame:
+def table(page: frame.Page) -> pd.DataFrame:
     """Return a line per kind of work of each arm, then one per costly kernel or operator, which has a ``name``."""
     lines = []
     for record in sorted(page.shown, key=_place):
+        cell = {name: getattr(record, name) for name in ("device", "batch_size", "precision", "arm")}
+        whole = {"busy_ms": record.samples["busy_ms"], "step_ms": record.step_time_median_ms}
         for part in (*record.samples["kinds"], *record.samples["costliest"]):
-            lines.append(
-                {
-                    "device": record.device,
-                    "batch_size": record.batch_size,
-                    "precision": record.precision,
-                    "arm": record.arm,
-                    "kind": part["kind"],
-                    "name": part.get("name", ""),
-                    "ms": part["ms"],
-                    "launches": part["launches"],
-                    "moved_mib": part.get("moved_mib"),
-                    "busy_ms": record.samples["busy_ms"],
-                    "step_ms": record.step_time_median_ms,
-                    "cell_id": record.cell_id,
-                }
-            )
-    return table_of(lines)
+            work = {"kind": part["kind"], "name": part.get("name", ""), "ms": part["ms"]}
+            work |= {"launches": part["launches"], "moved_mib": part.get("moved_mib")}
+            lines.append({**cell, **work, **whole, "cell_id": record.cell_id})
+    return pd.DataFrame(lines)
 
 
-def shown(page: ProfilePage, table: pd.DataFrame) -> pd.DataFrame:
+def shown(page: frame.Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per kind of work, the costliest first, with the ms of each arm; then what the whole step takes."""
-    lines = []
+    on_cuda = _on_cuda(page)
+    found = []
     kinds = table[table["name"] == ""]
     for (batch, precision), part in kinds.groupby(["batch_size", "precision"], sort=False):
-        order = part.groupby("kind")["ms"].sum().reset_index().sort_values(["ms", "kind"], ascending=[False, True])
-        by_kind: dict[str, dict[str, str]] = {kind: {} for kind in order["kind"]}
-        whole = ("all kinds", *(("waiting for launches",) if page.on_cuda else ()), "step without profiler")
-        counted = "launches" if page.on_cuda else "calls of operators"
-        rows = {**by_kind, **{name: {} for name in (*whole, counted, "MiB moved")}}
+        arms = {}
         for arm, own in part.groupby("arm", sort=False):
-            busy, step = own["busy_ms"].iloc[0], own["step_ms"].iloc[0]
-            for kind, ms in zip(own["kind"], own["ms"], strict=True):
-                rows[kind][str(arm)] = f"{significant(ms)} ({ms / busy:.0%})" if busy else significant(ms)
-            rows["all kinds"][str(arm)] = significant(own["ms"].sum())
-            if page.on_cuda:
-                rows["waiting for launches"][str(arm)] = significant(max(0.0, step - busy))
-            older = f" {OLDER}" if own["cell_id"].iloc[0] in page.older_code else ""
-            rows["step without profiler"][str(arm)] = significant(step) + older
-            rows[counted][str(arm)] = f"{own['launches'].sum():,.0f}"
-            rows["MiB moved"][str(arm)] = significant(own["moved_mib"].sum())
-        named = {"step": f"batch {batch:,}, {precision}"}
-        lines += [{**named, "kind": kind, **cells} for kind, cells in rows.items()]
-    return pd.DataFrame(lines).fillna(NOT_ASKED)
+            busy, step, cell = own[["busy_ms", "step_ms", "cell_id"]].iloc[0]
+            share = "{} ({:.0%})" if busy else "{}"
+            cells = {
+                kind: share.format(significant(ms), ms / (busy or 1))
+                for kind, ms in own.set_index("kind")["ms"].items()
+            }
+            cells["all kinds"] = significant(own["ms"].sum())
+            if on_cuda:
+                cells["waiting for launches"] = significant(max(0.0, step - busy))
+            older = f" {OLDER}" if cell in page.older_code else ""
+            cells["step without profiler"] = significant(step) + older
+            cells["launches" if on_cuda else "calls of operators"] = f"{own['launches'].sum():,.0f}"
+            cells["MiB moved"] = significant(own["moved_mib"].sum())
+            arms[str(arm)] = pd.Series(cells)
+        costs = part.groupby("kind")["ms"].sum().sort_values(ascending=False, kind="stable")
+        lines = pd.DataFrame(arms).reindex(list(dict.fromkeys([*costs.index, *cells])))
+        lines.insert(0, "kind", lines.index)
+        lines.insert(0, "step", f"batch {batch:,}, {precision}")
+        found.append(lines)
+    return pd.concat(found, ignore_index=True).fillna(NOT_ASKED)
 
 
 ARTIFACT = Artifact(
@@ -112,6 +103,7 @@ ARTIFACT = Artifact(
     select=select,
     table=table,
     shown=shown,
+    about=about,
     caption=beside(__file__),
     section="step",
 )
