@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +29,7 @@ from figures.documents import DocumentError, filled
 from figures.explorer.points import PredictionsError
 from figures.ledger.judging import claims_of, judge
 from figures.ledger.pages import to_csv, to_markdown_page, to_text
-from figures.redraw import draw_all, not_drawn
+from figures.redraw import Contents, draw_all, not_drawn
 from figures.registry import ArtifactError, artifacts
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
@@ -64,88 +64,55 @@ modules of your own that register figures. An example: python -m figures fig1 --
     )
 
 
+#: What each command does, as its help says it.
+COMMANDS = {
+    "draw": """Draw a figure or table of the paper from records and print the same as a table, with a verdict
+on every published claim it touches. Nothing is measured here.""",
+    "claims": """Print every claim published about the method with what decides it and what the records say:
+reproduced, partly, not reproduced, or not tested here, and why. Nothing is measured here.""",
+    "report": """Write one HTML page from records: the verdict on every published claim, then each figure and
+table beside what was published, how it was measured and what failed. Nothing is measured here.""",
+    "explore": """Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the
+command behind each point. Nothing is measured here, and the page loads nothing.""",
+    "all": """Draw every figure and table there are records of, in parallel, and write them.
+Nothing is measured here. What the tests do: python -m figures all --check --records results/reference""",
+    "docs": "Fill the numbers and tables of README.md and docs/*.md from drawn files and records.",
+}
+
+
 def _parser(program: str) -> Parser:
     parser = Parser(prog=program, add_help=False)
-    commands = parser.add_subparsers(required=True)
-
-    def command(
-        name: str,
-        work: Callable[[argparse.Namespace], int | None],
-        description: str,
-        records: Path = Path("results") / "local",
-        **more: Any,
-    ) -> Parser:
-        form = argparse.RawDescriptionHelpFormatter
-        one: Parser = commands.add_parser(name, formatter_class=form, description=description, **more)
-        one.set_defaults(work=work, parser=one)
-        one.add_argument(
-            "--records",
-            metavar="FOLDER",
-            type=Path,
-            default=records,
-            help=f"where the records lie (default: {records}; the project's own: results/reference)",
-        )
-        return one
-
-    drawing = command(
-        "draw",
-        draw,
-        "Draw a figure or table of the paper from records and print the same as a table, with a verdict\n"
-        "on every published claim it touches. Nothing is measured here.",
-        prog=program,
-        epilog=_epilog(),
-    )
-    drawing.add_argument("figure", metavar="FIGURE", help="what to draw, by a name below")
-    drawing.add_argument(
-        "--experiment",
-        metavar="NAME",
-        help="whose records to show, such as accuracy_small (default: the figure's own)",
-    )
-    ledger = command(
-        "claims",
-        claims,
-        "Print every claim published about the method with what decides it and what the records say:\n"
-        "reproduced, partly, not reproduced, or not tested here, and why. Nothing is measured here.",
-    )
-    ledger.add_argument("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
-    page = command(
-        "report",
-        report,
-        "Write one HTML page from records: the verdict on every published claim, then each figure and\n"
-        "table beside what was published, how it was measured and what failed. Nothing is measured here.",
-    )
-    exploring = command(
-        "explore",
-        explore,
-        "Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the\n"
-        "command behind each point. Nothing is measured here, and the page loads nothing.",
-    )
+    added = parser.add_subparsers(required=True)
+    form = argparse.RawDescriptionHelpFormatter
+    about: dict[str, dict[str, Any]] = {
+        name: {"description": words, "formatter_class": form} for name, words in COMMANDS.items()
+    }
+    about["draw"] |= {"prog": program, "epilog": _epilog()}
+    commands = {name: added.add_parser(name, **more) for name, more in about.items()}
+    work = (draw, claims, report, explore, draw_everything, fill_documents)
+    for (name, one), does in zip(commands.items(), work, strict=True):
+        records = Path("results") / ("reference" if name == "docs" else "local")
+        where = f"where the records lie (default: {records}; the project's own: results/reference)"
+        one.add_argument("--records", metavar="FOLDER", type=Path, default=records, help=where)
+        one.set_defaults(work=does, parser=one)
+    option = commands["draw"].add_argument
+    option("figure", metavar="FIGURE", help="what to draw, by a name below")
+    whose = "whose records to show, such as accuracy_small (default: the figure's own)"
+    option("--experiment", metavar="NAME", help=whose)
+    option = commands["claims"].add_argument
+    option("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
     model = "predictions for a model of your own, written by python -m bench predict model=PATH"
-    exploring.add_argument("--model", metavar="FILE", type=Path, help=model)
-    where = "where to write (default: figures/rendered/ and the name of the records' folder)"
-    whole = command(
-        "all",
-        draw_everything,
-        "Draw every figure and table there are records of, in parallel, and write them. Nothing is measured here.",
-        epilog="example, what the tests do: python -m figures all --check --records results/reference",
-    )
-    either = whole.add_mutually_exclusive_group()
+    commands["explore"].add_argument("--model", metavar="FILE", type=Path, help=model)
+    either = commands["all"].add_mutually_exclusive_group()
     check = "write nothing; name the files that differ, and end with status 1 if there are any"
     either.add_argument("--check", action="store_true", help=check)
-    either.add_argument(
-        "--accept", action="store_true", help="write only the files that differ; looks of a picture do not count"
-    )
-    documents = command(
-        "docs",
-        fill_documents,
-        "Fill the numbers and tables of README.md and docs/*.md from drawn files and records.",
-        records=Path("results") / "reference",
-    )
-    documents.add_argument(
-        "--check", action="store_true", help="write nothing; end with status 1 if any is out of date"
-    )
-    for one in (drawing, page, exploring, whole, documents):
-        one.add_argument("--out", metavar="FOLDER", type=Path, help=where)
+    accept = "write only the files that differ; looks of a picture do not count"
+    either.add_argument("--accept", action="store_true", help=accept)
+    check = "write nothing; end with status 1 if any is out of date"
+    commands["docs"].add_argument("--check", action="store_true", help=check)
+    out = "where to write (default: figures/rendered/ and the name of the records' folder)"
+    for name in COMMANDS.keys() - {"claims"}:
+        commands[name].add_argument("--out", metavar="FOLDER", type=Path, help=out)
     return parser
 
 
@@ -214,39 +181,29 @@ def draw_everything(arguments: argparse.Namespace) -> int:
     records = _read(root)
     if arguments.check and not folder.is_dir():
         raise InputError(f"--out is {str(folder)!r}; a folder with drawn files is expected.")
-    names: list[str] = []
-    differing: list[str] = []
-    contents: dict[str, bytes] = {}
-    without: list[str] = []
-    for sheet, outcome in draw_all(
-        records, folder, "none" if arguments.check else "differing" if arguments.accept else "all"
-    ):
-        names += outcome.names
-        differing += outcome.differing
-        contents |= outcome.contents
-        without += [] if outcome.names else [sheet.words]
+    contents_of: Contents = "none" if arguments.check else "differing" if arguments.accept else "all"
+    drawn = dict(draw_all(records, folder, contents_of))
+    names = [name for outcome in drawn.values() for name in outcome.names]
+    differing = sorted(name for outcome in drawn.values() for name in outcome.differing)
     if not names:
         raise InputError(f"{root}: no record that a figure or table shows; make some with: make reproduce-fig1.")
-    if without:
-        print(f"Not drawn, for want of records: {', '.join(sorted(without))}.")
-    if not arguments.check:
-        paths = _write(contents, arguments)
-        listed = (
-            [f"written: {path}" for path in sorted(paths)] if arguments.accept else [f"written: {len(paths)} files"]
-        )
-        print(*listed, sep="\n", end="\n" * bool(listed))
+    said = []
+    if without := sorted(sheet.words for sheet, outcome in drawn.items() if not outcome.names):
+        said.append(f"Not drawn, for want of records: {', '.join(without)}.")
+    if arguments.check:
+        said += [f"differs: {folder / name}" for name in differing]
+    else:
+        contents = {name: content for outcome in drawn.values() for name, content in outcome.contents.items()}
+        paths = sorted(_write(contents, arguments))
+        said += [f"written: {path}" for path in paths] if arguments.accept else [f"written: {len(paths)} files"]
     stale = not_drawn(folder, names)
-    for kind, some in (("differs", sorted(differing) if arguments.check else []), ("no figure draws", stale)):
-        print(*(f"{kind}: {folder / name}" for name in some), sep="\n", end="\n" * bool(some))
-    print(f"{len(names) - len(differing)} of {len(names)} files were as they are drawn.")
-    if not arguments.check:
+    said += [f"no figure draws: {folder / name}" for name in stale]
+    print(*said, f"{len(names) - len(differing)} of {len(names)} files were as they are drawn.", sep="\n")
+    if not arguments.check or not (differing or stale):
         return 0
-    if differing or stale:
-        print(
-            "python -m figures all --accept writes those that differ; remove those that no figure draws.",
-            file=sys.stderr,
-        )
-    return 1 if differing or stale else 0
+    hint = "python -m figures all --accept writes those that differ; remove those that no figure draws."
+    print(hint, file=sys.stderr)
+    return 1
 
 
 def fill_documents(arguments: argparse.Namespace) -> int:
@@ -298,7 +255,7 @@ def explore(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:
     """Return the exit status: 0, or after one sentence behind ``prefix`` 2 for wrong input, 1 for, say, a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] not in (["draw"], ["claims"], ["report"], ["explore"], ["all"], ["docs"]):
+    if not words or words[0] not in COMMANDS:
         words.insert(0, "draw")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

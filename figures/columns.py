@@ -341,29 +341,20 @@ def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, st
     """
     table = table.reset_index(drop=True)
     names = list(dict.fromkeys(table[rows]))
-    found = pd.DataFrame({rows: names})
-    shown = {readable(found, [rows]).columns[0]: [_name_of(name, table, rows) for name in names]}
+    older = set(table.loc[table["older_code"].astype(bool), rows]) if "older_code" in table else set()
+    heading = readable(table[[rows]], [rows]).columns[0]
+    shown = {heading: [f"{name} {OLDER}" if name in older else name for name in names]}
     for value, ratio in values.items():
-        bare = table.drop(
-            columns=[f"{one}{end}" for one in (value, ratio) for end in ("_low", "_high")], errors="ignore"
-        )
-        text = readable(bare, [rows, columns, value, *([ratio] if ratio else [])])
-        for place in dict.fromkeys(table[columns]):
-            here = table[columns] == place
-            cells = dict(zip(table.loc[here, rows], map(_with_ratio, text[here].iloc[:, 2:].to_numpy()), strict=True))
-            if set(cells.values()) <= {NOT_ASKED, NOT_RECORDED}:
-                continue  # a column of failures stays
-            where = place if isinstance(place, str) else f"{text.columns[1]} {place:,}"
-            heading = f"{text.columns[2]}, {where}"
-            shown[heading] = [cells.get(name, NOT_ASKED) for name in names]
+        ends = [f"{name}{end}" for name in (value, ratio) for end in ("_low", "_high")]
+        some = [rows, columns, value, *([ratio] if ratio else [])]
+        text = readable(table.drop(columns=ends, errors="ignore"), some)
+        cells = text.iloc[:, 2]
+        if ratio:
+            ratios = text.iloc[:, 3]
+            cells = cells.where(ratios.isin([NOT_ASKED, "1"]), cells + " (" + ratios + ")")
+        for place, here in cells.groupby(table[columns], sort=False):
+            if not set(here) <= {NOT_ASKED, NOT_RECORDED}:  # a column of failures stays
+                where = place if isinstance(place, str) else f"{text.columns[1]} {place:,}"
+                by_name = dict(zip(table.loc[here.index, rows], here, strict=True))
+                shown[f"{text.columns[2]}, {where}"] = [by_name.get(name, NOT_ASKED) for name in names]
     return pd.DataFrame(shown)
-
-
-def _name_of(name: str, table: pd.DataFrame, rows: str) -> str:
-    older = "older_code" in table and bool(table.loc[table[rows] == name, "older_code"].any())
-    return f"{name} {OLDER}" if older else name
-
-
-def _with_ratio(cells: Sequence[str]) -> str:
-    value, *ratio = cells
-    return f"{value} ({ratio[0]})" if ratio and ratio[0] not in (NOT_ASKED, "1") else value

@@ -8,7 +8,6 @@ import multiprocessing
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -41,8 +40,7 @@ class Sheet(NamedTuple):
         return self.artifact if self.experiment is None else f"{self.artifact} --experiment {self.experiment}"
 
 
-@dataclass(frozen=True)
-class SheetOutcome:
+class SheetOutcome(NamedTuple):
     """The files of a sheet beside those of the folder.
 
     Args:
@@ -51,9 +49,9 @@ class SheetOutcome:
         contents: of those that were asked for.
     """
 
-    names: tuple[str, ...] = ()
-    differing: tuple[str, ...] = ()
-    contents: dict[str, bytes] = field(default_factory=dict)
+    names: list[str]
+    differing: list[str]
+    contents: dict[str, bytes]
 
 
 def sheets() -> list[Sheet]:
@@ -62,21 +60,23 @@ def sheets() -> list[Sheet]:
     return [Sheet(name, one) for name, artifact in found.items() for one in (None, *artifact.also)]
 
 
-def draw_sheet(sheet: Sheet, records: pd.DataFrame, folder: Path, contents_of: Contents) -> SheetOutcome:
-    """Draw one sheet from a frame of records and compare its files with those of the folder."""
+#: The frame that the processes of a pool share with the one that forked them.
+_shared: dict[str, pd.DataFrame] = {}
+
+
+def _draw_sheet(sheet: Sheet, folder: Path, contents_of: Contents) -> SheetOutcome:
+    """Draw one sheet from the shared frame of records and compare its files with those of the folder."""
     artifact = artifacts()[sheet.artifact]
     if sheet.experiment is not None:
         artifact = artifact.for_experiment(sheet.experiment)
-    names: list[str] = []
-    differing: list[str] = []
-    contents: dict[str, bytes] = {}
-    for page in artifact.render(records, claims_of(artifacts().values())):
+    found = SheetOutcome([], [], {})
+    for page in artifact.render(_shared["records"], claims_of(artifacts().values())):
         other = [name for name in page.files if _differs(name, page.files, folder)]
-        names += page.files
-        differing += other
+        found.names.extend(page.files)
+        found.differing.extend(other)
         wanted = {"none": (), "differing": other, "all": page.files}[contents_of]
-        contents |= {name: page.files[name] for name in wanted}
-    return SheetOutcome(tuple(names), tuple(differing), contents)
+        found.contents.update({name: page.files[name] for name in wanted})
+    return found
 
 
 def _differs(name: str, files: Files, folder: Path) -> bool:
@@ -96,14 +96,6 @@ def digest_in(svg: str) -> str | None:
     return found[1] if found else None
 
 
-#: The frame that the processes of a pool share with the one that forked them.
-_shared: dict[str, pd.DataFrame] = {}
-
-
-def _draw_shared(sheet: Sheet, folder: Path, contents_of: Contents) -> SheetOutcome:
-    return draw_sheet(sheet, _shared["records"], folder, contents_of)
-
-
 def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iterator[tuple[Sheet, SheetOutcome]]:
     """Draw all sheets by as many processes as there are processors, with a progress bar on a terminal.
 
@@ -120,7 +112,7 @@ def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iter
         Progress(*parts, console=console, disable=not console.is_terminal, transient=True) as bar,
     ):
         task = bar.add_task("drawing", total=len(waiting))
-        futures = {pool.submit(_draw_shared, sheet, folder, contents_of): sheet for sheet in waiting}
+        futures = {pool.submit(_draw_sheet, sheet, folder, contents_of): sheet for sheet in waiting}
         try:
             for future in as_completed(futures):
                 bar.update(task, advance=1, description=futures[future].artifact)

@@ -57,9 +57,9 @@ def table(page: Page) -> pd.DataFrame:
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
-    words = "{rows:,} x {in_features:,} to {out_features:,}, {arm}"
-    lines = table[[*_LAYER, "arm"]].to_dict("records")
-    return table.assign(layer=[words.format(**{str(key): value for key, value in line.items()}) for line in lines])
+    sizes = table[_LAYER].map("{:,}".format)
+    layer = sizes["rows"] + " x " + sizes["in_features"] + " to " + sizes["out_features"]
+    return table.assign(layer=layer + ", " + table["arm"])
 
 
 def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:

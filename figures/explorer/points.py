@@ -92,19 +92,9 @@ def point_of(record: Record) -> dict[str, Any]:
         point["step_time_ms"] = time.total.value
         if time.total.low is not None and time.total.high is not None:
             point |= {"step_time_low_ms": time.total.low, "step_time_high_ms": time.total.high}
-    device = record.device
-    if record.measure == "predict":
-        device = f"{record.predicted_for}, predicted"
-    return (
-        point
-        | metrics
-        | {
-            "source": record.experiment,
-            "arm": record.arm,
-            "device": device,
-            "command": command_of(record),
-        }
-    )
+    device = f"{record.predicted_for}, predicted" if record.measure == "predict" else record.device
+    point |= {**metrics, "source": record.experiment, "arm": record.arm, "device": device}
+    return point | {"command": command_of(record)}
 
 
 def metric_axes(records: Iterable[Record]) -> dict[str, Axis]:
@@ -142,11 +132,8 @@ def content_of(records: Sequence[Record], own: tuple[list[dict[str, Any]], Mappi
     points = [point_of(record) for record in records if record.status == "ok"]
     points = [point for point in points if sum(axis in point for axis in AXES) > 1]
     points += own[0] if own else []
-    axes = {
-        name: axis._asdict()
-        for name, axis in (AXES | metric_axes(records)).items()
-        if any(name in point for point in points)
-    }
+    known = {name for point in points for name in point}
+    axes = {name: axis._asdict() for name, axis in (AXES | metric_axes(records)).items() if name in known}
     return {
         "axes": axes,
         "filters": FILTERS,

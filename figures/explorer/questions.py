@@ -79,13 +79,9 @@ def asked(points: Sequence[Mapping[str, Any]], questions: Iterable[Question]) ->
     """
     answered = []
     for question in questions:
-        left = [
-            point
-            for point in points
-            if question.x in point
-            and question.y in point
-            and all(point.get(key) == value for key, value in question.filters.items())
-        ]
+        left = [point for point in points if {question.x, question.y} <= point.keys()]
+        for key, value in question.filters.items():
+            left = [point for point in left if point.get(key) == value]
         if not left:
             continue
         filters = dict(question.filters)
@@ -94,13 +90,5 @@ def asked(points: Sequence[Mapping[str, Any]], questions: Iterable[Question]) ->
             if key in newest and len({point.get(key) for point in left}) > 1:
                 filters[key] = newest[key]
                 left = [point for point in left if point.get(key) == newest[key]]
-        answered.append(
-            {
-                "words": question.words,
-                "x": question.x,
-                "y": question.y,
-                "log": question.log,
-                "filters": {key: str(value) for key, value in filters.items()},
-            }
-        )
+        answered.append({**vars(question), "filters": {key: str(value) for key, value in filters.items()}})
     return answered

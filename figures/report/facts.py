@@ -1,16 +1,17 @@
-"""How the numbers of one figure or table came about, in words, from what their records hold."""
+"""How the numbers of one figure or table came about, from what their records hold; the words are in a template."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
-from figures.draw.facts import machines
+from figures.draw.facts import machines, span
 from figures.frame import settings_of
 from figures.stats import plans
 from figures.stats.training import slot_of, stages_of
-from figures.text import OLDER
 
 
 class Fact(NamedTuple):
@@ -28,104 +29,45 @@ class Failure(NamedTuple):
     message: str
 
 
-def _distinct(values: Iterable[Any]) -> list[Any]:
-    return sorted({value for value in values if value not in ("", None)})
+def _distinct(records: Sequence[Record], column: str) -> list[Any]:
+    return sorted({getattr(record, column) for record in records} - {"", None})
 
 
 def _listed(records: Sequence[Record], column: str) -> str:
-    found = _distinct(getattr(record, column) for record in records)
+    found = _distinct(records, column)
     return ", ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in found)
 
 
 def _switch(records: Sequence[Record], column: str) -> str:
-    return " and ".join("on" if value else "off" for value in _distinct(getattr(record, column) for record in records))
+    return " and ".join("on" if value else "off" for value in _distinct(records, column))
 
 
 def _setting(records: Sequence[Record], name: str) -> str:
     """Return a setting of the clock, as the cells were resolved; empty where no record has it."""
-    found = (settings_of(record, "timing_settings").get(name) for record in records)
-    return " or ".join(f"{value:g}" for value in _distinct(one for one in found if isinstance(one, int | float)))
+    found = [settings_of(record, "timing_settings").get(name) for record in records]
+    return " or ".join(f"{value:g}" for value in sorted({one for one in found if isinstance(one, int | float)}))
 
 
-def _how(records: Sequence[Record], length: str = "length") -> str:
-    """Batch, arithmetic and toggles; the length too, where there is a sequence."""
-    lengths = "" if _listed(records, "sequence_length") == "1" else f"{length} {_listed(records, 'sequence_length')}, "
-    return (
-        f"batch {_listed(records, 'batch_size')}, {_listed(records, 'precision')}, {lengths}"
-        f"CUDA Graph {_switch(records, 'cuda_graph')}, compile {_switch(records, 'compile')}"
-    )
+def _undisturbed(records: Sequence[Record]) -> str:
+    """Return how many undisturbed blocks records have; empty where they have none."""
+    counts = [len(block_means_ms(record)) for record in records if record.status == "ok"]
+    return " to ".join(dict.fromkeys((f"{min(counts):,}", f"{max(counts):,}"))) if any(counts) else ""
 
 
-def _seen(records: Sequence[Record]) -> str:
-    """On how many machines something ran, and for how many records that is not known; empty where nothing ran."""
-    found = machines(records)
-    if not found.known:
-        return "machine not recorded" if found.unknown else ""
-    unknown = f", unknown for {found.unknown:,} of {found.records:,} records" if found.unknown else ""
-    return f"seen on {found.known} machine{'s' * (found.known != 1)}{unknown}"
-
-
-def _clock(records: Sequence[Record]) -> str:
-    seconds, steps, warm = (_setting(records, name) for name in ("block_seconds", "max_steps", "warmup_steps"))
-    return f" A block: about {seconds} s, at most {steps} calls, after {warm} to warm up." if seconds else ""
-
-
-def _timed(records: Sequence[Record]) -> str:
-    counts = sorted(len(block_means_ms(record)) for record in records if record.status == "ok")
-    together = ", the arms taking turns within each" if any(record.pairing for record in records) else ""
-    data = ", ".join(repr(name) for name in _distinct(record.dataset for record in records))
-    span = " to ".join(f"{count:,}" for count in dict.fromkeys((*counts[:1], *counts[-1:])))
-    blocks = f"; {span} undisturbed block(s){together}" if any(counts) else "; no step finished"
-    return f"{_how(records)}, data {data}{blocks}.{_clock(records)}"
-
-
-def _planned(records: Sequence[Record]) -> str:
-    blocks, tokens = _setting(records, "blocks"), _listed(records, "batch_size")
-    how = f"{tokens} tokens, {_listed(records, 'precision')}, compile {_switch(records, 'compile')}"
-    turns = f"every candidate plan in turn{f' in {blocks} blocks' if blocks else ''}"
-    return f"forward pass and all gradients of one layer, {turns}; {how}.{_clock(records)}"
-
-
-def _predicted(records: Sequence[Record]) -> str:
-    work = "peak memory and work of a step on tensors without contents"
-    return f"{work}, for {_listed(records, 'predicted_for')}: {_how(records)}. Nothing was timed for these."
-
-
-def _trained(records: Sequence[Record]) -> str:
+def _stages(records: Sequence[Record]) -> dict[str, str]:
+    """Return the steps of each stage of trainings."""
     stages: dict[str, set[int]] = {}
     for record in records:
         for stage in stages_of(record):
             stages.setdefault(stage["name"], set()).add(stage["steps"])
-    steps = ", ".join(f"{name} stage {' or '.join(f'{n:,}' for n in sorted(found))}" for name, found in stages.items())
-    examples, seeds = _listed(records, "validation_examples"), _distinct(record.seed for record in records)
-    validated = f", validated on {examples} examples" if examples else ""
-    return (
-        f"{_how(records, 'length up to')}, data {_listed(records, 'dataset')}{validated}; steps: {steps}; "
-        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."
-    )
+    return {name: " or ".join(f"{steps:,}" for steps in sorted(found)) for name, found in stages.items()}
 
 
-#: By measure, in this order; one that has no sentence of its own is said with its settings.
-_HOW: dict[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
-    "run": ("Timed", _timed),
-    "predict": ("Predicted", _predicted),
-    "train": ("Trained", _trained),
-    "plan": ("Timed", _planned),
-}
-
-
-def _code(records: Sequence[Record]) -> str:
-    """Which commits the records come from, and what is not quite theirs."""
-    counts = Counter(record.git_commit for record in records)
-    commits = ", ".join(f"{commit[:12]}" + f" ({n:,})" * (len(counts) > 1) for commit, n in counts.items())
-    newest = max(records, key=lambda record: (record.recorded_at, record.cell_id)).code_id
-    older, dirty = sum(record.code_id != newest for record in records), sum(record.git_dirty for record in records)
-    parts = [f"commit{'s' * (len(counts) > 1)} {commits}"]
-    if older:
-        parts.append(f"{OLDER} {older:,} of {len(records):,} by older measuring code than the newest")
-    if dirty:
-        parts.append(f"{dirty:,} of {len(records):,} from a tree with uncommitted changes")
-    return "; ".join(parts)
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("figures.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+_ENVIRONMENT.globals |= {"distinct": _distinct, "listed": _listed, "switch": _switch, "setting": _setting}
+_ENVIRONMENT.globals |= {"undisturbed": _undisturbed, "stages": _stages, "machines": machines}
 
 
 def facts_of(records: Sequence[Record]) -> list[Fact]:
@@ -133,21 +75,20 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
 
     Raises RecordError for samples or stages that cannot be read.
     """
-    made, found = [], {record.measure for record in records}
-    for name in [*(name for name in _HOW if name in found), *sorted(found - set(_HOW))]:
-        term, words = _HOW.get(name, (name.capitalize().replace("_", " "), _how))
-        made.append(Fact(term, words([record for record in records if record.measure == name])))
-    driver = _listed(records, "driver")
-    machine = _listed(records, "device"), f"driver {driver}" if driver else "", _seen(records)
-    libraries = _distinct(one.strip() for record in records for one in record.library_versions.split(","))
-    moments = sorted(record.recorded_at[:16].replace("T", " ") for record in records)
-    return [
-        *made,
-        Fact("Machine", "; ".join(filter(None, machine))),
-        Fact("Versions", ", ".join([f"torch {_listed(records, 'torch_version')}", *libraries])),
-        Fact("Recorded", f"{' to '.join(dict.fromkeys((moments[0], moments[-1])))} UTC, {len(records):,} records"),
-        Fact("Code", _code(records)),
-    ]
+    found = {record.measure for record in records}
+    order = [*(one for one in ("run", "predict", "train", "plan") if one in found), *sorted(found)]
+    newest = max(records, key=lambda record: (record.recorded_at, record.cell_id)).code_id
+    about = {
+        "records": records,
+        "measures": {name: [record for record in records if record.measure == name] for name in order},
+        "libraries": sorted({one.strip() for record in records for one in record.library_versions.split(",")} - {""}),
+        "moments": span((record.recorded_at[:16].replace("T", " ") for record in records), " to "),
+        "commits": Counter(record.git_commit for record in records),
+        "older": sum(record.code_id != newest for record in records),
+        "dirty": sum(record.git_dirty for record in records),
+    }
+    lines = _ENVIRONMENT.get_template("facts.txt.j2").render(about).splitlines()
+    return [Fact(*" ".join(line.split()).split("|", 1)) for line in lines if line.strip()]
 
 
 def _cell(record: Record) -> tuple[str, str]:
