@@ -31,7 +31,7 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from figures.text import significant, to_markdown
+from figures.text import significant, templates, to_markdown
 
 _PLACE = re.compile(r"<!-- (value|pivot|claims|template) ([^>]+?) -->(.*?)<!-- /\1 -->", re.DOTALL)
 
@@ -116,9 +116,7 @@ def _claims(part: str, page: str) -> str:
 
 
 def _template(name: str, folders: Sequence[Path]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PLACES), undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True
-    )
+    environment = templates(PLACES)
 
     def numbers(csv: str, column: str, **where: object) -> list[float]:
         asked = Asked(csv, column, False, {key: str(value).split("|") for key, value in where.items()})

@@ -22,7 +22,6 @@ import pandas as pd
 
 from bench.core.record import COLUMNS, Record, read_all
 from figures.arms import Toggles
-from figures.text import OLDER
 
 #: Records, or a frame of them.
 Records = Sequence[Record] | pd.DataFrame
@@ -307,23 +306,13 @@ class Page:
         return sorted(set(self.own[name]))
 
     @cached_property
-    def _last(self) -> Record:
-        return self.df["record"].iloc[-1]
-
-    @cached_property
     def older_code(self) -> frozenset[str]:
         """Return ``cell_id`` of the records that other code made than the newest one."""
-        return frozenset(self.df.loc[self.df["code_id"] != self._last.code_id, "cell_id"])
+        return frozenset(self.df.loc[self.df["code_id"] != self.df["code_id"].iloc[-1], "cell_id"])
 
     def is_older(self, rows: pd.DataFrame) -> pd.Series:
         """Return which rows have a record that other code made than the newest one shown."""
         return rows["code_id"].notna() & ~rows["code_id"].isin(self.df["code_id"].tail(1))
-
-    def older(self, record: Record | None) -> str:
-        """Return the mark of a record that other code made before the newest one shown; empty for all others."""
-        if record is None or record.recorded_at > self._last.recorded_at:
-            return ""
-        return OLDER if record.code_id != self._last.code_id else ""
 
 
 P = TypeVar("P", bound=Page)

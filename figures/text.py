@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
 from typing import Any
 
+import jinja2
 import pandas as pd
 from rich import box
 from rich.table import Table
@@ -38,11 +40,6 @@ _ENDS = {"": "value", "_low": "low", "_high": "high", "_bounds": "kind"}
 def one_line(message: str) -> str:
     """Return a message as a part of a sentence."""
     return " ".join(message.split()).rstrip(".")
-
-
-def counted(number: int | None) -> str:
-    """Return a whole number, thousands separated; a dash where there is none."""
-    return NOT_ASKED if number is None else f"{number:,}"
 
 
 def listed(numbers: Sequence[float]) -> str:
@@ -80,14 +77,14 @@ def significant(value: float | None, digits: int = 3) -> str:
     return rounded(value, max(0, decimals))
 
 
-def with_bounds(estimate: Estimate | None, scale: float = 1.0, unit: str = "") -> str:
+def with_bounds(estimate: Estimate | None, unit: str = "") -> str:
     """Return ``value [low, high]``, bare where nothing varies or too few blocks were measured; or a dash."""
     if estimate is None:
         return NOT_ASKED
-    text = f"{significant(estimate.value * scale)}{unit}"
+    text = f"{significant(estimate.value)}{unit}"
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return text
-    return f"{text} [{significant(estimate.low * scale)}, {significant(estimate.high * scale)}]"
+    return f"{text} [{significant(estimate.low)}, {significant(estimate.high)}]"
 
 
 def bounds(prefix: str, estimate: Any) -> dict[str, Any]:
@@ -140,3 +137,11 @@ def to_terminal(frame: pd.DataFrame, title: str, left: frozenset[str] = frozense
 def csv(table: pd.DataFrame) -> bytes:
     """Return a tidy table as CSV."""
     return table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
+
+
+def templates(*folders: Path, autoescape: bool = False) -> jinja2.Environment:
+    """Return the templates of folders, in which a variable that is not given is an error."""
+    loader, undefined = jinja2.FileSystemLoader(folders), jinja2.StrictUndefined
+    return jinja2.Environment(
+        loader=loader, undefined=undefined, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True
+    )

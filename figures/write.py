@@ -98,7 +98,7 @@ def claims_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
         fair = {"with the fair baseline": verdict.fair.outcome if verdict.fair else "-"}
         lines.append(
             {
-                "claim": f"{claim.id}: {', '.join(filter(None, (claim.quantity, claim.setting)))}",
+                "claim": f"{claim.id}: {claim.subject}",
                 "published": f"{claim.published} ({claim.standing})",
                 "ours": first_numbers(verdict.published),
                 "verdict": verdict.outcome,

@@ -66,6 +66,10 @@ class Claim:
         return f"{number}{'' if self.unit in ('x', '%') else ' '}{self.unit}"
 
     @property
+    def subject(self) -> str:
+        return ", ".join(filter(None, (self.quantity, self.setting)))
+
+    @property
     def standing(self) -> str:
         return "recalled: unconfirmed transcription" if self.unconfirmed else self.status
 

@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 
 from figures.draw import facts
+from figures.text import templates
 
 SHARED = Path(__file__).parent
 
@@ -43,23 +44,13 @@ def beside(module: str) -> Path:
     return Path(module).with_suffix(".md.j2")
 
 
-def _environment(*folders: Path) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([*folders, SHARED]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # it is Markdown, and no page of the web
-    )
-    environment.globals["facts"] = facts
-    return environment
-
-
 @functools.cache
 def _template(source: Path | str) -> jinja2.Template:
+    environment = templates(*([source.parent] if isinstance(source, Path) else []), SHARED)
+    environment.globals["facts"] = facts
     if isinstance(source, Path):
-        return _environment(source.parent).get_template(source.name)
-    return _environment().from_string(source)
+        return environment.get_template(source.name)
+    return environment.from_string(source)
 
 
 def caption(template: Path | str, about: Mapping[str, Any]) -> Caption:

@@ -97,10 +97,10 @@ def has_unpaired(table: pd.DataFrame) -> bool:
     return any((table[name] == "unpaired").any() for name in table if str(name).endswith("pairing"))
 
 
-def undisturbed(table: pd.DataFrame, subject: str = "arm", place: str = "batch_size") -> list[str]:
+def undisturbed(table: pd.DataFrame, subject: str = "arm") -> list[str]:
     """Return the cells whose time has no undisturbed block."""
     found = table[table["blocks"] == 0] if "blocks" in table else table[:0]
-    return [f"{one[subject]}, batch {one[place]}" for one in found.to_dict("records")]
+    return [f"{one[subject]}, batch {one['batch_size']}" for one in found.to_dict("records")]
 
 
 def failures(table: pd.DataFrame, subject: str = "arm", place: str = "batch_size") -> list[tuple[str, str, str]]:

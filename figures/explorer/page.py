@@ -6,12 +6,14 @@ It needs nothing but itself: the charting library, plotly.js of the package plot
 import importlib.resources
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bench.core.record import Record
 from figures.explorer.points import content_of
+from figures.text import templates
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 TITLE = "CoMERA's bench: every record"
 
@@ -24,13 +26,6 @@ def page(records: Sequence[Record], own: tuple[list[dict[str, Any]], Mapping[str
         own: the points of a model of the user's own, and what else is known of it
             (:func:`figures.explorer.points.own_points`).
     """
-    environment = Environment(
-        loader=PackageLoader("figures.explorer"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     content = content_of(records, own)
     data = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     library = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
@@ -43,4 +38,4 @@ def page(records: Sequence[Record], own: tuple[list[dict[str, Any]], Mapping[str
         "points": len(content["points"]),
         "failed": content["failed"],
     }
-    return environment.get_template("explorer.html").render(shown).encode()
+    return templates(TEMPLATES, autoescape=True).get_template("explorer.html").render(shown).encode()

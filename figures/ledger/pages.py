@@ -40,10 +40,6 @@ def _published(entry: Entry) -> str:
     return f"{entry.claim.published}{'?' if entry.claim.unconfirmed else ''}"
 
 
-def _subject(entry: Entry) -> str:
-    return ", ".join(filter(None, (entry.claim.quantity, entry.claim.setting)))
-
-
 def _decided_by(entry: Entry) -> str:
     """Return the rule in words, beginning with its experiments."""
     return f"{', '.join(entry.experiments) or 'no experiment yet'}: {entry.rule.expression}"
@@ -60,7 +56,7 @@ def _compared(entries: Sequence[Entry]) -> pd.DataFrame:
     """Return a line per claim that records decide with the fair baseline."""
     lines = [
         {
-            "claim, published": f"{entry.claim.id}, {_published(entry)}: {_subject(entry)}",
+            "claim, published": f"{entry.claim.id}, {_published(entry)}: {entry.claim.subject}",
             "as published": f"{entry.outcome}. {entry.why}",
             "outcome": "changed" if entry.is_changed else "same",
             "with the fair baseline": f"{entry.fair_outcome}. {entry.fair_why}",
@@ -101,7 +97,7 @@ def to_text(entries: Sequence[Entry]) -> str:
         for entry in group:
             rule = entry.rule
             tolerance = f"tolerance {rule.tolerance_text}, " if rule.tolerance else ""
-            claim = Text(f"{entry.claim.id}\n{_published(entry)}: {_subject(entry)}")
+            claim = Text(f"{entry.claim.id}\n{_published(entry)}: {entry.claim.subject}")
             decided = Text(f"{_decided_by(entry)}; {tolerance}device {rule.device}")
             fair = Text(f"{rule.fair_quantity}; device {rule.device}")
             for one in entry.lines:

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bench.core.record import Record
 from bench.core.samples import block_means_ms
@@ -12,6 +11,7 @@ from figures.draw.facts import machines, span
 from figures.frame import settings_of
 from figures.stats import plans
 from figures.stats.training import slot_of, stages_of
+from figures.text import templates
 
 
 class Fact(NamedTuple):
@@ -63,9 +63,9 @@ def _stages(records: Sequence[Record]) -> dict[str, str]:
     return {name: " or ".join(f"{steps:,}" for steps in sorted(found)) for name, found in stages.items()}
 
 
-_ENVIRONMENT = Environment(
-    loader=PackageLoader("figures.report"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
+TEMPLATES = Path(__file__).parent / "templates"
+
+_ENVIRONMENT = templates(TEMPLATES)
 _ENVIRONMENT.globals |= {"distinct": _distinct, "listed": _listed, "switch": _switch, "setting": _setting}
 _ENVIRONMENT.globals |= {"undisturbed": _undisturbed, "stages": _stages, "machines": machines}
 

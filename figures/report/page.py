@@ -8,14 +8,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from figures import frame
 from figures.artifact import Artifact, Claims
 from figures.frame import Records
 from figures.ledger.judging import Entry, compared, fairness, judge, rolled_up
 from figures.ledger.pages import COMPARED, HOW_FAR
-from figures.report.facts import facts_of, failures_of
+from figures.report.facts import TEMPLATES, facts_of, failures_of
+from figures.text import templates
 from figures.write import Drawn
 
 TITLE = "CoMERA: what was claimed, and what was found"
@@ -91,13 +90,6 @@ def page(records: Records, artifacts: Mapping[str, Artifact[Any]], claims: Claim
     df = frame.of(records)
     entries = judge(df, claims)
     lines = [(entry, line) for entry in entries for line in entry.lines]
-    environment = Environment(
-        loader=PackageLoader("figures.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     sections = [
         {
             "anchor": name,
@@ -130,4 +122,4 @@ def page(records: Records, artifacts: Mapping[str, Artifact[Any]], claims: Claim
         "rolled_heading": HOW_FAR,
         "lines": {name: [(entry, line) for entry, line in lines if line.outcome == name] for name in OUTCOMES},
     }
-    return environment.get_template("report.html").render(shown).encode()
+    return templates(TEMPLATES, autoescape=True).get_template("report.html").render(shown).encode()
