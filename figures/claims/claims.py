@@ -5,6 +5,7 @@ gathers the verdicts of all of them.
 """
 
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -121,6 +122,18 @@ class Judgement:
         for found in self.ours:
             gathered.setdefault(found.heading, []).append(str(found))
         return "; ".join(f"{', '.join(numbers)} ({words})" for words, numbers in gathered.items()) or "none"
+
+
+def by_bounds(spans: Iterable[tuple[float, float]], least: float = -math.inf, most: float = math.inf) -> Outcome:
+    """Return the outcome of bounds that all should lie between two numbers: they do, none does, or some do.
+
+    >>> by_bounds([(0.1, 0.3)], most=0.5), by_bounds([(0.6, 0.7)], most=0.5), by_bounds([(0.1, 0.7)], most=0.5)
+    ('reproduced', 'not reproduced', 'partly')
+    """
+    found = list(spans)
+    if all(least <= low and high <= most for low, high in found):
+        return "reproduced"
+    return "not reproduced" if all(high < least or low > most for low, high in found) else "partly"
 
 
 def undecided(reasons: Iterable[str], ours: Sequence[Any] = ()) -> Judgement | None:

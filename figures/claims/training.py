@@ -1,17 +1,13 @@
 """Claims about training runs: sizes, ranks and accuracy.
 
-How a verdict falls. Only runs of the paper's encoder at full size decide anything. A size that the initial ranks, or
-the enforced target S0 of a late stage, already give is there by construction, whatever was learned. Other sizes, and
-ranks, are decided by runs that surely beat the probe of their data and guessing, whatever the data and the device,
-since a model that learned no more than a bag of words has no use for its ranks: a compression *holds* when it reaches
-the published number less half a unit of its last digit, a size in MiB when it is no larger than the published one by
-more than that (more compression than published holds too, and is said). With several seeds the worst decides. A
-compression that reaches at least half of what was published counts as partly reproduced.
+Only runs of the paper's encoder at full size decide anything. A size that the initial ranks, or the enforced target S0
+of a late stage, already give is there by construction, whatever was learned. Other sizes, and ranks, are decided by
+runs that surely beat guessing and the probe of their data. A compression *holds* when it reaches the published number
+less half a unit of its last digit, a size when it is no larger than the published one by more than that; the worst seed
+decides. A compression of at least half of what was published counts as partly reproduced.
 
-Accuracy is claimed for MNLI, so other data leave it untested; what they show is said all the same. On MNLI it takes
-three seeds and a margin of two points: reproduced when both bounds lie above the margin, not reproduced when both lie
-below it, partly when they lie on both sides. A comparison is void where dense itself does not
-beat the probe of these data.
+Accuracy is claimed for MNLI, and takes three seeds and a margin of two points: reproduced when both bounds lie above
+the margin, not reproduced when both lie below it. A comparison is void where dense itself does not beat the probe.
 """
 
 from typing import Any
@@ -19,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from figures.arms import COMERA
-from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
+from figures.claims.claims import Claim, Finding, Judgement, Outcome, by_bounds, undecided
 from figures.claims.rule import AT_MOST, REACHES, Rule
 from figures.frame import each
 from figures.stats import studies
@@ -45,11 +41,11 @@ RATIO_SLACK, SIZE_SLACK = 0.5, 0.05
 #: How the ids of the claims on a run begin, and what rules call it.
 CLAIMED, _WORDS = (
     {DENSE_RUN: "mnli-dense", EARLY: "mnli-early"},
-    {DENSE_RUN: "dense", EARLY: "comera after its early stage"},
+    {DENSE_RUN: "dense", EARLY: f"{COMERA} after its early stage"},
 )
 for _target, _slot in studies.LATE.items():
     CLAIMED[_slot] = f"mnli-late{10 * _target:02.0f}"
-    _WORDS[_slot] = f"comera after its late stage toward {_target:g}"
+    _WORDS[_slot] = f"{COMERA} after its late stage toward {_target:g}"
 
 #: Sizes that claims are about, by how the ids of the claims end: a column, what it is of, and where records have it.
 _SIZES = {
@@ -75,115 +71,102 @@ def other_model(study: Runs) -> str:
 
 def _learned_nothing(study: Study, row: Any) -> str:
     """Return why the size of a run's model proves nothing; empty where it surely beats guessing and the probe."""
-    metric, score = study.metric, row.score
-    if score is None:
-        return ""
-    reached = f"At {score.text(unit=True)}, {row.run} does not surely beat"
-    if metric.guess is not None and not score.beats(metric.guess):
-        classes = study.model["classes"]
-        return f"{reached} guessing among {classes} classes on {study.dataset}, so that its size says nothing."
-    if metric.probe is not None and not score.beats(metric.probe):
-        return f"{reached} {_probe_words(study)}, so that its size says nothing."
+    guessing = f"guessing among {study.model.get('classes')} classes on {study.dataset}"
+    for bound, words in ((study.metric.guess, guessing), (study.metric.probe, _probe_words(study))):
+        if row.score is not None and bound is not None and not row.score.beats(bound):
+            at = f"At {row.score.text(unit=True)}, {row.run} does not surely beat"
+            return f"{at} {words}, so that its size says nothing."
     return ""
 
 
 def _probe_words(study: Study) -> str:
     metric = study.metric
-    name = metric.probe_text.replace(" ", "-")
-    return f"the {name} probe ({metric.written(metric.probe or 0.0)}) on {study.dataset}"
+    return f"the {metric.probe_text.replace(' ', '-')} probe ({metric.written(metric.probe or 0.0)}) on {study.dataset}"
 
 
 def _enforced(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with the sizes that the settings alone give: at S0, or at full ranks before a late stage."""
-    layers = runs["tensorized_mib"] * runs["size_target"].fillna(1.0) / runs["size_fraction"].where(lambda s: s > 0)
-    return with_sizes(
-        runs.assign(stored_mib=runs["stored_mib"] - runs["tensorized_mib"] + layers, tensorized_mib=layers)
-    )
+    target, fraction = runs["size_target"].fillna(1.0), runs["size_fraction"]
+    layers = runs["tensorized_mib"] * target / fraction.where(fraction > 0)
+    stored = runs["stored_mib"] - runs["tensorized_mib"] + layers
+    return with_sizes(runs.assign(stored_mib=stored, tensorized_mib=layers))
 
 
 def _size_rule(slot: TrainingSlot, part: str) -> Rule:
     column, heading, expression = _SIZES[part]
-    unit, slack, in_text = ("MiB", SIZE_SLACK, " MiB") if part == "size" else ("x", RATIO_SLACK, "x")
-
-    def holds(sizes: pd.Series, published: float) -> bool:
-        if slot == DENSE_RUN:
-            return abs(sizes.mean() / published - 1) <= SAME_SIZE
-        return bool((sizes <= published + slack if part == "size" else sizes >= published - slack).all())
+    is_dense, is_size = slot == DENSE_RUN, part == "size"
+    slack, unit = (SIZE_SLACK, " MiB") if is_size else (RATIO_SLACK, "x")
 
     def judge(claim: Claim, study: Study, _: Any) -> Judgement:
         row, published = study.row(slot), claim.low or 0.0
+        bound = published + slack if is_size else published - slack
+
+        def hold(sizes: pd.Series) -> bool:
+            return bool((sizes <= bound if is_size else sizes >= bound).all())
+
         runs = study.finished[study.finished["slot"] == slot]
         sizes, other = runs[column], other_model(study)
         if runs.empty or sizes.isna().any():
             return Judgement("not tested here", other or f"{_absent(row)}.")
-        seeds = "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
-        found = [Finding(f"{heading}, {study.dataset}, {seeds}", spread_text(sizes, in_text))]
+        words = f"{heading}, {study.dataset}, {row.score.seeds_text}"
+        found = [Finding(words, spread_text(sizes, unit))]
         if other:
             return Judgement("not tested here", other, found)
-        if slot == DENSE_RUN:
+        if is_dense:
             within = f"ithin {SAME_SIZE:.0%} of the published size"
-            if holds(sizes, published):
+            if abs(sizes.mean() / published - 1) <= SAME_SIZE:
                 return Judgement("by construction", f"W{within}, which the architecture alone gives.", found)
             return Judgement("not reproduced", f"Not w{within}.", found)
-        bound = f"{published + slack:g} MiB" if part == "size" else f"{published - slack:g}x"
-        aimed = runs[["size_fraction", "size_target"]].notna().all(axis=None)
         apart = ""
-        if aimed:
+        if runs[["size_fraction", "size_target"]].notna().all(axis=None):
             left, target = spread_text(runs["size_fraction"]), spread_text(runs["size_target"])
             apart = f" S is {left} of the full tensorized size, S0 was {target}."
         enforced = _enforced(runs)[column]
-        if enforced.notna().all() and holds(enforced, published):
-            settings = (
-                "The enforced target S0" if runs["size_target"].notna().all() else "The full size at the initial ranks"
-            )
-            why = f"{settings} alone gives {spread_text(enforced, in_text)}; {bound} is asked.{apart}"
+        if enforced.notna().all() and hold(enforced):
+            is_target = runs["size_target"].notna().all()
+            settings = "The enforced target S0" if is_target else "The full size at the initial ranks"
+            why = f"{settings} alone gives {spread_text(enforced, unit)}; {bound:g}{unit} is asked.{apart}"
             return Judgement("by construction", why, found)
         if void := _learned_nothing(study, row):
             return Judgement("not tested here", void, found)
-        if part == "size":
-            said = "At most" if holds(sizes, published) else "More than"
-            return Judgement("reproduced" if said == "At most" else "not reproduced", f"{said} {bound}.{apart}", found)
-        if holds(sizes, published):
-            more = "; more than published" if sizes.min() > published + slack else ""
-            return Judgement("reproduced", f"Reaches {bound}{more}.{apart}", found)
-        half = sizes.min() >= (published - slack) / 2
-        return Judgement("partly" if half else "not reproduced", f"Short of {bound}.{apart}", found)
+        if hold(sizes):
+            more = "; more than published" if not is_size and sizes.min() > published + slack else ""
+            why = f"{'At most' if is_size else 'Reaches'} {bound:g}{unit}{more}.{apart}"
+            return Judgement("reproduced", why, found)
+        is_half = not is_size and sizes.min() >= bound / 2
+        why = f"{'More than' if is_size else 'Short of'} {bound:g}{unit}.{apart}"
+        return Judgement("partly" if is_half else "not reproduced", why, found)
 
-    quantity, words = f"{expression} of {_WORDS[slot]}, worst seed", f"{REACHES} (from half of it: partly)"
-    if slot == DENSE_RUN:
-        quantity, words = f"{expression} of dense / published - 1", "within +-tolerance"
-        return Rule(f"{CLAIMED[slot]}-{part}", quantity, words, tolerance=100 * SAME_SIZE, unit="%", judge=judge)
-    if part == "size":
-        words = AT_MOST
-    return Rule(f"{CLAIMED[slot]}-{part}", quantity, words, tolerance=slack, unit=unit, judge=judge)
+    claim_id, quantity = f"{CLAIMED[slot]}-{part}", f"{expression} of {_WORDS[slot]}"
+    if is_dense:
+        quantity = f"{quantity} / published - 1"
+        return Rule(claim_id, quantity, "within +-tolerance", tolerance=100 * SAME_SIZE, unit="%", judge=judge)
+    quantity = f"{quantity}, worst seed"
+    words = AT_MOST if is_size else f"{REACHES} (from half of it: partly)"
+    return Rule(claim_id, quantity, words, tolerance=slack, unit=unit.strip(), judge=judge)
 
 
 def _against(score: Score, bound: float, words: str, found: Finding) -> Judgement:
-    low, high = score.span
-    outcome: Outcome = "reproduced" if low >= bound else "not reproduced" if high < bound else "partly"
+    outcome = by_bounds([score.span], least=bound)
     which = {"reproduced": "Both bounds lie", "not reproduced": "Neither bound lies", "partly": "Only one bound lies"}
     return Judgement(outcome, f"{which[outcome]} {words}.", (found,))
 
 
 def _accuracy_rule(slot: TrainingSlot) -> Rule:
-
     def judge(claim: Claim, study: Study, _: Any) -> Judgement:
         row, published = study.row(slot), claim.low or 0.0
-        ours, per_epoch = row.score, study.steps_per_epoch
+        ours, per_epoch, reasons = row.score, study.steps_per_epoch, [other_model(study)]
         if ours is None:
-            return Judgement("not tested here", other_model(study) or f"{_absent(row)}.")
-        steps = int(row.train_steps)
+            return Judgement("not tested here", reasons[0] or f"{_absent(row)}.")
+        steps, reached = int(row.train_steps), ours.text(unit=True)
         length = f"{steps / per_epoch:.2g} epochs" if per_epoch else f"{steps} steps"
-        reached = ours.text(unit=True)
         found = Finding(f"{study.metric.text} on {study.dataset}, {ours.seeds_text}, {length}", reached)
-        other = few = ""
         if study.dataset != CLAIMED_DATASET:
-            other = f"The claim is about MNLI; on {study.dataset}, {row.run} reached {reached}."
+            reasons.append(f"The claim is about MNLI; on {study.dataset}, {row.run} reached {reached}.")
         if ours.seeds < SEEDS_NEEDED:
-            few = f"Inconclusive: {ours.seeds_text}, {SEEDS_NEEDED} are needed; "
-            few += f"published less ours is {published - ours.value:+.1f} points."
+            less = f"published less ours is {published - ours.value:+.1f} points"
+            reasons.append(f"Inconclusive: {ours.seeds_text}, {SEEDS_NEEDED} are needed; {less}.")
         bound = published - MARGIN
-        reasons = (other_model(study), other, few)
         return undecided(reasons, (found,)) or _against(ours, bound, f"above {bound:g} %", found)
 
     quantity = f"accuracy on MNLI of {_WORDS[slot]}, {SEEDS_NEEDED} seeds"
@@ -192,11 +175,11 @@ def _accuracy_rule(slot: TrainingSlot) -> Rule:
 
 def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
     """Early stage against dense after as many steps; void where dense itself does not surely beat the probe."""
-    row, dense, probe = study.row(EARLY), study.row(DENSE_RUN), study.metric.probe
+    row, dense, probe, reasons = study.row(EARLY), study.row(DENSE_RUN), study.metric.probe, [other_model(study)]
     apart = row.apart
     if apart is None:
-        missing = [_absent(one) for one in (row, dense) if one.score is None]
-        why = "; ".join(missing) or "dense has no accuracy after as many steps of the same seed"
+        missing = "; ".join(_absent(one) for one in (row, dense) if one.score is None)
+        why = missing or "dense has no accuracy after as many steps of the same seed"
         return Judgement("not tested here", f"No pair of runs to compare: {why}.")
     points, seeds = apart.text(sign=True, unit=True), apart.seeds_text
     words = (
@@ -204,23 +187,20 @@ def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
         f"{row.dense_score.text(unit=True)}: a difference of {points}"
     )
     found = Finding(f"early less dense, {study.dataset}, {seeds}, paired bootstrap", points)
-    void = other = few = ""
     if probe is not None and dense.score is not None and not dense.score.beats(probe):
-        at = dense.score.text(unit=True)
-        void = f"Void: dense itself, at {at}, does not surely beat {_probe_words(study)}. Found: {words}."
+        at = f"dense itself, at {dense.score.text(unit=True)}"
+        reasons.append(f"Void: {at}, does not surely beat {_probe_words(study)}. Found: {words}.")
     if study.dataset != CLAIMED_DATASET:
         inconclusive = f", inconclusive with {seeds}" if apart.seeds < SEEDS_NEEDED else ""
-        other = f"The claim is about MNLI; {words}{inconclusive}."
+        reasons.append(f"The claim is about MNLI; {words}{inconclusive}.")
     if apart.seeds < SEEDS_NEEDED:
-        few = f"Inconclusive: {seeds}, {SEEDS_NEEDED} are needed to tell {MARGIN:g} points; {words}."
-    reasons = (other_model(study), void, other, few)
+        reasons.append(f"Inconclusive: {seeds}, {SEEDS_NEEDED} are needed to tell {MARGIN:g} points; {words}.")
     return undecided(reasons, (found,)) or _against(apart, -MARGIN, f"above -{MARGIN:g} points", found)
 
 
 def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
     """In every seed some late stage has closed all ranks of some layer."""
-    late = study.rows[(study.rows["arm"] == COMERA) & study.rows["slot"].map(lambda slot: len(slot.stages) > 1)]
-    rows = each(late)
+    rows = [row for row in each(study.rows) if row.arm == COMERA and len(row.slot.stages) > 1]
     absent = "; ".join(_absent(row) for row in rows if row.status != "ok")
     removed: dict[int, list[str]] = {}
     found = []
@@ -237,9 +217,8 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
     why = f"After a late stage, layers of block {BLOCK} have lost all ranks in {some} of {len(removed)} seed(s)."
     unfinished = f"{why} Not finished: {absent}." if absent and not some else ""
     outcome: Outcome = "reproduced" if some == len(removed) else "partly" if some else "not reproduced"
-    void = [_learned_nothing(study, row) for row in rows]
-    untested = undecided((other_model(study), *void, unfinished), found)
-    return untested or Judgement(outcome, why, found)
+    reasons = (other_model(study), *(_learned_nothing(study, row) for row in rows), unfinished)
+    return undecided(reasons, found) or Judgement(outcome, why, found)
 
 
 SAME_ACCURACY = Rule(
@@ -262,13 +241,12 @@ _LATE_ACCURACIES = [_accuracy_rule(slot) for slot in studies.LATE.values()]
 #: Of the late stages, and of the paper's table on MNLI.
 LATE = (*_LATE_SIZES, *_LATE_ACCURACIES)
 MNLI = (
-    _size_rule(DENSE_RUN, "size"),
-    _size_rule(EARLY, "size"),
-    _size_rule(EARLY, "ratio"),
-    _size_rule(studies.LATE[0.2], "size"),
+    *(
+        _size_rule(*one)
+        for one in ((DENSE_RUN, "size"), (EARLY, "size"), (EARLY, "ratio"), (studies.LATE[0.2], "size"))
+    ),
     *_LATE_SIZES,
-    _accuracy_rule(DENSE_RUN),
-    _accuracy_rule(EARLY),
+    *(_accuracy_rule(slot) for slot in (DENSE_RUN, EARLY)),
     *_LATE_ACCURACIES,
     SAME_ACCURACY,
 )
