@@ -33,6 +33,8 @@ S = TypeVar("S", bound=frame.Page)
 
 Claims = Mapping[str, Claim]
 
+TEMPLATES = Path(__file__).with_name("artifacts")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact(Generic[S]):
@@ -50,8 +52,8 @@ class Artifact(Generic[S]):
         select: from a frame of the records of its experiments to one page each, such as one per device.
         table: of a page, with the columns of its CSV; how they are written is in :data:`figures.columns.FORMATS`.
         shown: the part of the table that people read, as strings; by default all columns of a known format.
-        caption: a template, or the path of one (:func:`figures.draw.captions.beside` the module), which may use
-            ``page``, ``table`` and what ``about`` returns.
+        caption: a template, or the path of one, which may use ``page``, ``table`` and what ``about`` returns; by
+            default the one in ``figures/artifacts`` that has its name.
         draw: the picture of a page, from the page, its table and its caption; None for a table alone.
         rules, claims: by what it decides claims; claims of its own, beyond ``published/claims.csv``.
         section: the column of the table whose change starts a new section.
@@ -73,7 +75,7 @@ class Artifact(Generic[S]):
     table: Callable[[S], pd.DataFrame]
     shown: Callable[[S, pd.DataFrame], pd.DataFrame] | None = None
     about: Callable[[S, pd.DataFrame], Mapping[str, Any]] | None = None
-    caption: Path | str
+    caption: Path | str = ""
     draw: Callable[[S, pd.DataFrame, Caption], Figure] | None = None
     rules: tuple[Rule, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -119,7 +121,8 @@ class Artifact(Generic[S]):
         table = self.table(selection)
         verdicts = _verdicts(self.rules, claims, selection, table)
         about = self.about(selection, table) if self.about else {}
-        caption = captions.caption(self.caption, {"page": selection, "table": table, **about})
+        template = self.caption or TEMPLATES / f"{self.name}.md.j2"
+        caption = captions.caption(template, {"page": selection, "table": table, **about})
         read = self.shown(selection, table) if self.shown else readable(table)
         left = left_columns(read)
         asked = (self.asked,) if self.asked and self.asked not in selection.suffix else ()

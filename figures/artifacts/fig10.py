@@ -77,8 +77,9 @@ def select(records: Records) -> list[Fig10Page]:
     for device, df in frame.by_device(records):
         plain = df[(df["toggles"] == PLAIN) | (df["measure"] == "predict")]
         for length, some in frame.groups(plain, "sequence_length"):
-            place: dict[str, Any] = {"place": f"rows of {length} tokens", "suffix": (f"length-{length}",)}
-            pages.append(cells.choose(some, Fig10Page, fig1.CELL, **device, **place, toggles=PLAIN, length=length))
+            place: dict[str, Any] = {"place": f"rows of {length} tokens", "length": length}
+            place |= {"suffix": (f"length-{length}",), "toggles": PLAIN}
+            pages.append(cells.choose(some, Fig10Page, fig1.CELL, **device, **place))
     return [page for page in pages if len(page.df)]
 
 
@@ -90,10 +91,10 @@ def about(page: Fig10Page, _: pd.DataFrame) -> dict[str, Any]:
 
 def _not_full_size(page: Fig10Page) -> str:
     """Return why the model of these records decides nothing; empty where it is the paper's."""
-    dense = {record.parameters for record in page.shown if record.arm == DENSE and record.parameters}
-    if dense == {FULL_SIZE}:
-        return ""
-    return "No record of the dense model." if not dense else "The dense model of these records is not the paper's."
+    dense = page.parameters_by_arm.get(DENSE)
+    if not dense:
+        return "No record of the dense model."
+    return "" if dense == FULL_SIZE else "The dense model of these records is not the paper's."
 
 
 def _size_rule(claim_id: str, tolerance: float, quantity: str, apart: int) -> Rule:
@@ -105,7 +106,8 @@ def _size_rule(claim_id: str, tolerance: float, quantity: str, apart: int) -> Ru
             return untested
         found = (FULL_SIZE - apart) / ((ours or 0) - apart)
         why = "The solver was asked for 4.23 times in all, with the embedding dense. Counts do not vary."
-        outcome: Outcome = "by construction" if abs(found - (claim.low or 0.0)) <= tolerance else "not reproduced"
+        is_near = abs(found - (claim.low or 0.0)) <= tolerance
+        outcome: Outcome = "by construction" if is_near else "not reproduced"
         return Judgement(outcome, why, [Finding(quantity, f"{found:.3f}x")])
 
     return Rule(claim_id, quantity, "within the tolerance", "any", tolerance, "x", judge=judge, workload=WORKLOAD)

@@ -11,49 +11,39 @@ from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.artifacts import fig6
 from figures.artifacts.fig10 import FULL_SIZE, WORKLOAD
-from figures.claims.claims import Claim, Finding, Judgement
+from figures.claims.claims import Claim, Finding, Judgement, by_bounds
 from figures.claims.rule import Rule
 from figures.draw import training
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import stroke_handle
 from figures.frame import each
-from figures.stats.seeds import Finished
 from figures.stats.studies import PROBES, Study, studies
+from figures.stats.training import curves
 
 #: How far above dense's, in nats, CoMERA's loss may surely lie at the end and still count as comparable.
 TOLERANCE = 0.05
 
 
-def minutes_of(runs: Finished) -> pd.Series:
-    """Return the mean minutes of training by step, evaluations apart.
-
-    Raises RecordError where a curve does not say.
-    """
-    try:
-        rows = [row for run in runs.values() for row in run.samples["curve"]]
-        times = pd.DataFrame({"step": [row["step"] for row in rows], "seconds": [row["seconds"] for row in rows]})
-        return times.groupby("step")["seconds"].mean() / 60
-    except (KeyError, TypeError, ValueError) as error:
-        names = ", ".join(run.cell_id for run in runs.values())
-        raise RecordError(f"record {names}: its learning curve has no times ({error!r}).") from None
-
-
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
-    """Draw the held-out loss by step and by time, a curve per arm."""
-    metric, strokes = study.metric, fig6.looks(study)
+    """Draw the held-out loss by step and by time, a curve per arm.
+
+    Raises RecordError where a curve has no times.
+    """
+    metric, strokes, points = study.metric, fig6.looks(study), curves(study.finished, "slot")
+    for run in points.loc[points["seconds"].isna(), "record"]:
+        raise RecordError(f"record {run.cell_id}: its learning curve has no times.")
     found, rows = fig6.bands(table, metric.name), study.rows[study.rows["status"] == "ok"]
     handles = [stroke_handle(strokes[row.run], row.label) for row in each(rows)]
     paper, [panels] = panel_page(caption, [["by step", "by training time"]], 3.0, handles, 4)
     for row in each(rows):
         line = found[found["run"] == row.run]
-        for axes, x in zip(panels, (line["step"], line["step"].map(minutes_of(row.finished))), strict=True):
+        minutes = points[points["slot"] == row.slot].groupby("step")["seconds"].mean() / 60
+        for axes, x in zip(panels, (line["step"], line["step"].map(minutes)), strict=True):
             fig6.draw_run(axes, x, line, metric.name, strokes[row.run], markersize=3)
     for axes, words in zip(panels, ("steps", "minutes"), strict=True):
-        axes.set_xlabel(words, fontsize=8)
-        axes.set_ylabel(metric.axis, fontsize=8)
+        training.label(axes, words, metric.axis, rows.empty)
         if rows.empty:
-            training.nothing_finished(axes)
             continue
         if metric.probe is not None:
             axes.axhline(metric.probe, color="0.4", linewidth=0.9, linestyle=":")
@@ -66,17 +56,20 @@ def _judge(_: Claim, study: Study, __: Any) -> Judgement:
     """Judge whether CoMERA ends at most the tolerance above dense."""
     rows = study.rows
     rows = rows[(rows["arm"] == COMERA) & rows["has_target"] & rows["apart"].notna()]
-    found = [Finding(f"{row.run} less dense", row.apart.text(sign=True, unit=True)) for row in each(rows)]
+    apart = {row.run: row.apart.text(sign=True, unit=True) for row in each(rows)}
+    found = [Finding(f"{run} less dense", words) for run, words in apart.items()]
     if not found:
         return Judgement("not tested here", "No run through both phases beside dense.")
     if study.dense_parameters != FULL_SIZE:
-        return Judgement("not tested here", "These runs are of a small preset, not of the paper's model.", found)
-    lows, highs = zip(*(score.span for score in rows["apart"]), strict=True)
-    if max(highs) <= TOLERANCE:
-        return Judgement("reproduced", f"Surely at most {TOLERANCE:g} nats above dense.", found)
-    if min(lows) > TOLERANCE:
-        return Judgement("not reproduced", f"Surely more than {TOLERANCE:g} nats above dense.", found)
-    return Judgement("partly", f"Not surely within {TOLERANCE:g} nats of dense.", found)
+        why = "These runs are of a small preset, not of the paper's model."
+        return Judgement("not tested here", why, found)
+    outcome = by_bounds([score.span for score in rows["apart"]], most=TOLERANCE)
+    words = {
+        "reproduced": f"Surely at most {TOLERANCE:g} nats above dense.",
+        "not reproduced": f"Surely more than {TOLERANCE:g} nats above dense.",
+        "partly": f"Not surely within {TOLERANCE:g} nats of dense.",
+    }
+    return Judgement(outcome, words[outcome], found)
 
 
 ARTIFACT = Artifact(
@@ -92,16 +85,14 @@ ARTIFACT = Artifact(
     table=fig6.table,
     shown=fig6.shown,
     about=training.about_study,
-    caption=beside(__file__),
     draw=draw,
     rules=(
         Rule(
             "codebert-curve",
             "held-out loss of comera less that of dense at the end of phase 2, full model",
             "<= tolerance",
-            "any",
-            TOLERANCE,
-            "nats",
+            tolerance=TOLERANCE,
+            unit="nats",
             judge=_judge,
             workload=WORKLOAD,
         ),

@@ -1,6 +1,6 @@
 """Fig. 6: the leading metric per epoch, dense against CoMERA's first stage and each later one that continues it."""
 
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Any
 
 import pandas as pd
@@ -13,14 +13,14 @@ from figures.artifact import Artifact
 from figures.claims.training import SAME_ACCURACY
 from figures.columns import readable
 from figures.draw import training
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
 from figures.frame import each, settings_of
 from figures.stats.metric import score
 from figures.stats.seeds import with_estimates
 from figures.stats.studies import Study
-from figures.stats.training import curve_of
+from figures.stats.training import curves
 from figures.text import NOT_ASKED
 
 
@@ -30,30 +30,28 @@ def table(study: Study) -> pd.DataFrame:
     Of a stage with a target the line begins at the point that it starts from. The band is the interval of a single
     seed, or lies between the least and the greatest of several.
     """
-    metric, lines = study.metric, list[dict[str, Any]]()
-    for row in each(study.rows):
-        for seed, run in row.finished.items():
-            curve = curve_of(run)
-            if row.arm != DENSE and row.has_target:
-                last = next((i for i, point in enumerate(curve) if point.stage == row.stage), len(curve))
-                curve = curve[max(last - 1, 0) :]
-            for point in curve:
-                about = {"run": row.run, "seed": seed, "epoch": point.epoch, "step": point.step, "stage": point.stage}
-                lines.append({**about, "point": point, "seeds": len(row.finished), "place": len(lines)})
-    columns = ["run", "seed", "epoch", "step", "stage", "point", "seeds", "place"]
-    points = pd.DataFrame(lines, columns=columns).drop_duplicates(["run", "seed", "step"], keep="last")
-    points = points[points.groupby(["run", "step"])["seed"].transform("size") == points["seeds"]]
-    runs = points["run"].map({run: place for place, run in enumerate(study.rows["run"])})
-    points = points.assign(of=runs).sort_values(["of", "step", "place"])
-    points = with_estimates(points, {metric.name: [score(metric, {0: point}) for point in points["point"]]})
-    points[metric.name] = [point.value for point in points["point"]]
-    values = points.groupby(["run", "step"])[metric.name]
-    single = points["seeds"] == 1
+    metric, rows, points = study.metric, study.rows, curves(study.finished, "slot")
+    slots = points["slot"]
+    is_last = points["stage"] == slots.map(lambda slot: slot.stage)
+    begins = points["place"].where(is_last)
+    begins = begins.groupby([slots, points["seed"]], sort=False).transform("min")
+    continues = slots.map(lambda slot: slot.arm != DENSE and slot.has_target).astype(bool)
+    points = points[~(continues & (points["place"] < begins - 1))]
+    points = points.drop_duplicates(["slot", "seed", "step"], keep="last")
+    points["order"] = points["slot"].map({slot: order for order, slot in enumerate(rows["slot"])})
+    points["seeds"] = points.groupby("order")["seed"].transform("nunique")
+    points = points[points.groupby(["order", "step"])["seed"].transform("size") == points["seeds"]]
+    points = points.sort_values(["order", "step", "seed"])
+    scores = [score(metric, {0: point}) for point in points["point"]]
+    points = with_estimates(points, {metric.name: scores})
+    points[metric.name] = points["value"]
+    values, single = points.groupby(["order", "step"])[metric.name], points["seeds"] == 1
     for end, of_seeds in (("low", values.transform("min")), ("high", values.transform("max"))):
         points[f"band_{end}"] = points[f"{metric.name}_{end}"].astype(float).where(single, of_seeds)
     points["band_bounds"] = points[f"{metric.name}_bounds"].where(single, "range")
-    unfinished = study.rows.loc[study.rows["status"] != "ok", ["run", "status"]]
-    found = pd.concat([points.assign(status="ok"), unfinished], ignore_index=True)
+    points = points.assign(status="ok", run=points["order"].map(rows["run"].reset_index(drop=True)))
+    unfinished = rows.loc[rows["status"] != "ok", ["run", "status"]]
+    found = pd.concat([points, unfinished], ignore_index=True)
     found = found.assign(device=study.device, dataset=study.dataset)
     columns = ["device", "dataset", "run", "status", "seed", "epoch", "step", "stage"]
     return found[[*columns, *training.ends(metric.name), "band_low", "band_high", "band_bounds"]]
@@ -69,7 +67,8 @@ def bands(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per epoch or end of a stage, with the value of every run."""
     metric, found = study.metric, bands(table, study.metric.name)
-    written = readable(found, [metric.name], {metric.name: training.metric_format(metric)})[metric.heading]
+    formats = {metric.name: training.metric_format(metric)}
+    written = readable(found, [metric.name], formats)[metric.heading]
     cells = found.assign(written=written).pivot(index="step", columns="run", values="written")
     cells = cells.reindex(columns=study.rows["run"]).astype(object).fillna(NOT_ASKED)
     points = found.drop_duplicates("step", keep="last").sort_values("step")
@@ -102,15 +101,10 @@ def band_words(study: Study) -> str:
 
 def looks(study: Study) -> dict[str, Stroke]:
     """Return a stroke for every run: dense and CoMERA's first stage have their own, in all figures."""
-    found: dict[str, Stroke] = {}
-    others = 0
+    found, others = {}, cycle(STROKES)
     for row in each(study.rows):
-        if row.is_whole_dense:
-            found[row.run] = DENSE_STROKE
-        elif row.arm == COMERA and row.slot.ratio is None and not row.has_target:
-            found[row.run] = EARLY_STROKE
-        else:
-            found[row.run], others = STROKES[others % len(STROKES)], others + 1
+        is_early = row.arm == COMERA and row.slot.ratio is None and not row.has_target
+        found[row.run] = DENSE_STROKE if row.is_whole_dense else EARLY_STROKE if is_early else next(others)
     return found
 
 
@@ -125,34 +119,36 @@ def draw_run(axes: Any, x: Any, line: pd.DataFrame, name: str, stroke: Stroke, *
 
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the validation accuracy by epoch, a curve per arm."""
-    name, found, steps = study.metric.name, bands(table, study.metric.name), by_step(study)
+    metric, steps = study.metric, by_step(study)
     strokes, per_epoch = looks(study), study.steps_per_epoch
-    rows = study.rows[study.rows["status"] == "ok"]
+    found, rows = bands(table, metric.name), study.rows[study.rows["status"] == "ok"]
     handles: list[Any] = [stroke_handle(strokes[row.run], row.label) for row in each(rows)]
     if words := band_words(study):
         handles.append(Patch(facecolor=INK, alpha=0.14, label=words))
     paper, [[axes]] = panel_page(caption, [[""]], 3.2, handles, 4)
     for row in each(rows):
         line = found[found["run"] == row.run]
-        continues = row.arm.startswith(COMERA) and row.has_target  # another curve, whose marker is there already
+        # what continues another curve begins at a marker that is there already
+        continues = row.arm.startswith(COMERA) and row.has_target
         style = {"markersize": 4.5, "markevery": slice(int(continues), None)}
-        draw_run(axes, line["step" if steps else "epoch"], line, name, strokes[row.run], **style)
+        x = line["step" if steps else "epoch"]
+        draw_run(axes, x, line, metric.name, strokes[row.run], **style)
     axes.margins(y=0.1)
     names, lengths = zip(*study.stages, strict=True)
     for number, end in enumerate(list(accumulate(lengths))[:-1] if per_epoch else []):
         epoch = end if steps else end / (per_epoch or 1)
         axes.axvline(epoch, color=INK, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-        for stage, side, dx in ((names[number], "right", -4), (names[number + 1], "left", 4))[number > 0 :]:
-            place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "bottom"}
-            note(axes, f"{stage} stage", (epoch, 1.0), (dx, 3), fontsize=7.5, color=INK, **place)
-    length = f", {per_epoch:,} {'steps an epoch' if steps else 'steps each'}" if per_epoch else ""
-    axes.set_xlabel(f"{'steps on' if steps else 'epochs of'} {study.dataset!r}{length}", fontsize=8)
-    axes.set_ylabel(study.metric.axis, fontsize=8)
+        sides = ((names[number], "right", -4), (names[number + 1], "left", 4))
+        for stage, side, dx in sides[number > 0 :]:
+            look: dict[str, Any] = {"ha": side, "va": "bottom", "fontsize": 7.5, "color": INK}
+            look["xycoords"] = ("data", "axes fraction")
+            note(axes, f"{stage} stage", (epoch, 1.0), (dx, 3), **look)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=steps or found["epoch"].max() > 2))
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-    if rows.empty:
-        training.nothing_finished(axes)
+    length = f", {per_epoch:,} {'steps an epoch' if steps else 'steps each'}" if per_epoch else ""
+    epochs = f"{'steps on' if steps else 'epochs of'} {study.dataset!r}{length}"
+    training.label(axes, epochs, metric.axis, rows.empty)
     return paper.finish()
 
 
@@ -165,7 +161,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     rules=(SAME_ACCURACY,),
 )

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from figures.artifacts import fig6
 from figures.artifacts import table_dlrm as dlrm
-from figures.draw.captions import beside
 
 ARTIFACT = replace(
     fig6.ARTIFACT,
@@ -15,6 +14,5 @@ ARTIFACT = replace(
     made_by="make reproduce-fig9",
     order=60,
     about=lambda study, table: {**fig6.about(study, table), **dlrm.about(study, table)},
-    caption=beside(__file__),
     rules=(dlrm.CURVE,),
 )

@@ -20,19 +20,20 @@ from figures import frame
 from figures.arms import DENSE
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import (
     DENSE_STROKE,
     FAINT,
     INK,
-    WHISKER,
     note,
     nothing_drawn,
     number_axis,
     stroke_handle,
     strokes,
+    whisker_handles,
     whiskers,
+    with_room,
 )
 from figures.frame import Records
 from figures.stats.searches import REPORTED, SURE_SEEDS, against, comparable, searched
@@ -55,8 +56,9 @@ COSTS = {
 #: The loss with its range over seeds.
 LOSS = ("test_loss", "test_loss_low", "test_loss_high")
 
-#: The line of a probe.
+#: The line of a probe, and that of dense training.
 _DOTTED: dict[str, Any] = {"color": FAINT, "linestyle": (0, (1, 1.5)), "linewidth": 1}
+DENSE_LINE: dict[str, Any] = {"color": DENSE_STROKE.colour, "linewidth": 0.8, "zorder": 1}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,13 +72,15 @@ class Formats(frame.Page):
     @property
     def unit(self) -> str:
         """Return the unit of the loss for choosing, which the reported one shares."""
-        return str(self.df.loc[self.df["measure"] == "train", "record"].iloc[-1].metric.get("unit", ""))
+        trained = self.df.loc[self.df["measure"] == "train", "record"]
+        return str(trained.iloc[-1].metric.get("unit", ""))
 
     @property
     def probes(self) -> dict[str, float]:
         """Return the reported loss of simple models by name."""
         found = self.probed.samples["probes"] if self.probed else {}
-        return {name: one["metrics"][REPORTED] for name, one in found.items() if REPORTED in one["metrics"]}
+        metrics = {name: one["metrics"] for name, one in found.items()}
+        return {name: one[REPORTED] for name, one in metrics.items() if REPORTED in one}
 
 
 def ordered(lines: pd.DataFrame, *columns: str) -> pd.DataFrame:
@@ -89,14 +93,16 @@ def select(records: Records) -> list[Formats]:
     """Return a page for each experiment of each device that has trainings."""
     pages = []
     for device, df in frame.by_device(records):
-        trained = df[(df["measure"] == "train") & frame.column(df, "training.recipe.optimizer").notna()]
-        for experiment, runs in frame.groups(trained[trained["experiment"].isin(EXPERIMENTS)], "experiment"):
+        has_recipe = frame.column(df, "training.recipe.optimizer").notna()
+        is_own = (df["measure"] == "train") & df["experiment"].isin(EXPERIMENTS)
+        for experiment, runs in frame.groups(df[is_own & has_recipe], "experiment"):
             kept, left_out = comparable(runs, f"training(s) of {experiment}")
             timed = df[(df["experiment"] == f"{experiment}_time") & (df["status"] == "ok")]
-            timed = timed.sort_values("ratio", ascending=False, kind="stable")  # dense is timed beside every ratio
+            # dense is timed beside every ratio
+            timed = timed.sort_values("ratio", ascending=False, kind="stable")
             lines = searched(kept, timed)
-            of_data = df[(df["measure"] == "probe") & (df["data_hash"] == kept["data_hash"].iloc[-1])]
-            probed = frame.oldest_first(of_data).tail(1)
+            of_data = df[df["data_hash"] == kept["data_hash"].iloc[-1]]
+            probed = frame.oldest_first(of_data[of_data["measure"] == "probe"]).tail(1)
             steps = timed[timed["cell_id"].isin(lines["cell_id"])]
             place = experiment.removeprefix("formats_")
             page = Formats(
@@ -143,13 +149,16 @@ def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
 def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
     """Return by optimizer which formats are surely above, surely below and not surely apart from their narrow rival."""
     found = page.lines.join(beside_narrow(page.lines), how="inner")
-    standing = {
-        OPTIMIZERS[str(optimizer)]: {
-            where: list(some.loc[some["beside"] == where, "arm"]) for where in ("above", "apart", "below")
-        }
-        for optimizer, some in found.groupby("optimizer", sort=False)
-    }
+    by_optimizer = found.groupby("optimizer", sort=False)
+    standing = {}
+    for name, some in by_optimizer:
+        standing[OPTIMIZERS[str(name)]] = by_standing(some["arm"], some["beside"])
     return {"against": standing, **training(page), "doubtful": doubtful(table)}
+
+
+def by_standing(names: pd.Series, beside: pd.Series) -> dict[str, list[str]]:
+    """Return the names of searches by how their losses stand beside their rivals'."""
+    return {where: list(names[beside == where]) for where in ("above", "apart", "below")}
 
 
 def training(page: frame.Page) -> dict[str, Any]:
@@ -159,51 +168,40 @@ def training(page: frame.Page) -> dict[str, Any]:
     return {"first": first, "model": words["model"], "example": words["example"], "sure_seeds": SURE_SEEDS}
 
 
+def names_of(lines: pd.DataFrame) -> pd.Series:
+    """Return arms with their optimizers."""
+    return lines["arm"] + " (" + lines["optimizer"].map(OPTIMIZERS) + ")"
+
+
 def doubtful(table: pd.DataFrame) -> dict[str, list[str]]:
     """Return by remark on a search the arms with their optimizers that it is about."""
-    names = table["arm"] + " (" + table["optimizer"].map(OPTIMIZERS) + ")"
-    remarks = table.assign(name=names, remark=table["remarks"].str.split("; ")).explode("remark")
+    remarks = table.assign(name=names_of(table), remark=table["remarks"].str.split("; ")).explode("remark")
     remarks = remarks[remarks["remark"] != ""]
-    return {str(remark): list(some.unique()) for remark, some in remarks.groupby("remark", sort=False)["name"]}
+    by_remark = remarks.groupby("remark", sort=False)["name"]
+    return {str(remark): list(names.unique()) for remark, names in by_remark}
 
 
 def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the loss against each cost, a row of panels per optimizer."""
     table = table.assign(stored_mib=page.lines["stored_mib"])
-    arms = sorted(dict.fromkeys(table.loc[table["arm"] != DENSE, "arm"]), key=lambda arm: arm != NARROW)
+    others = table.loc[table["arm"] != DENSE, "arm"]
+    arms = sorted(others.unique(), key=lambda arm: arm != NARROW)
     looks = {**strokes(arms), DENSE: DENSE_STROKE}
     handles = [stroke_handle(looks[arm], arm) for arm in arms]
     handles.append(stroke_handle(DENSE_STROKE, f"{DENSE} (line: its loss)"))
     if page.probes:
         handles.append(Line2D([], [], **_DOTTED, label="a probe, by its name"))
-    handles.append(seeds_handle())
+    handles += whisker_handles(["range over seeds"])
     costs = {column: words for column, words in COSTS.items() if table[column].gt(0).any()}
     grid = [[OPTIMIZERS[name]] * len(costs) for name in table["optimizer"].unique()]
     paper, panels = panel_page(caption, grid, 2.7, handles, 5)
     for (_, part), line in zip(table.groupby("optimizer", sort=False), panels, strict=True):
         for (cost, words), axes in zip(costs.items(), line, strict=True):
-            _panel(axes, part[part[cost].gt(0) & part["test_loss"].notna()], cost, looks, page.probes)
+            known = part[part[cost].gt(0) & part["test_loss"].notna()]
+            _panel(axes, known, cost, looks, page.probes)
             axes.set_xlabel(words, fontsize=8)
             axes.set_ylabel(f"loss, {page.unit}".rstrip(", "), fontsize=8)
     return paper.finish()
-
-
-def seeds_handle() -> Line2D:
-    """Return the entry of a legend for the whiskers of a loss."""
-    return Line2D([], [], **WHISKER, label="range over seeds")
-
-
-def loss_limits(table: pd.DataFrame, below: float, above: float) -> tuple[float, float]:
-    """Return the ends of an axis of losses, whose room is a share of their range."""
-    low, high = table["test_loss_low"].min(), table["test_loss_high"].max()
-    room = high - low or abs(high) or 1.0
-    return low - below * room, high + above * room
-
-
-def dense_line(axes: Any, loss: float, upright: bool = False) -> None:
-    """Draw the loss of dense training across a panel."""
-    across = axes.axvline if upright else axes.axhline
-    across(loss, color=DENSE_STROKE.colour, linewidth=0.8, zorder=1)
 
 
 def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], probes: Mapping[str, float]) -> None:
@@ -219,14 +217,14 @@ def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], 
         axes.plot(line[cost], line["test_loss"], markersize=4.5, **stroke.look)
         whiskers(axes, line[cost], line["test_loss_low"], line["test_loss_high"])
         if arm == DENSE:
-            dense_line(axes, line["test_loss"].iloc[0])
-    low, high = loss_limits(table, 0.08, 0.1)
+            axes.axhline(line["test_loss"].iloc[0], **DENSE_LINE)
+    low, high = with_room(table["test_loss_low"], table["test_loss_high"], 0.08, 0.1)
     axes.set_ylim(low, high)
     for name, loss in probes.items():
         if low <= loss <= high:
             axes.axhline(loss, zorder=1, **_DOTTED)
-            look = {"xycoords": axes.get_yaxis_transform(), "ha": "right", "fontsize": 6, "color": INK}
-            note(axes, name, (0.99, loss), (0, 2), **look)
+            look = {"ha": "right", "fontsize": 6, "color": INK}
+            note(axes, name, (0.99, loss), (0, 2), xycoords=axes.get_yaxis_transform(), **look)
     number_axis(axes.xaxis, LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
 
@@ -244,6 +242,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
 )

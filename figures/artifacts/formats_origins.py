@@ -22,19 +22,19 @@ from figures import frame
 from figures.arms import DENSE
 from figures.artifact import Artifact
 from figures.artifacts.formats import (
+    DENSE_LINE,
     LOSS,
     OPTIMIZERS,
-    dense_line,
+    by_standing,
     doubtful,
-    loss_limits,
+    names_of,
     ordered,
-    seeds_handle,
     training,
 )
 from figures.columns import readable
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
-from figures.draw.style import DENSE_STROKE, INK, WHISKER
+from figures.draw.style import INK, WHISKER, whisker_handles, with_room
 from figures.frame import Records
 from figures.stats.searches import against, comparable, searched
 
@@ -66,7 +66,7 @@ def select(records: Records) -> list[Origins]:
     """
     pages = []
     for device, df in frame.by_device(records):
-        optimizer, dense = (frame.column(df, name) for name in ("training.recipe.optimizer", "stages.dense"))
+        optimizer, dense = frame.column(df, "training.recipe.optimizer"), frame.column(df, "stages.dense")
         pruned = df["size_target"].notna()
         runs = df.assign(
             optimizer=optimizer,
@@ -89,14 +89,13 @@ def select(records: Records) -> list[Origins]:
             found.append(searched(newest).assign(origin=origin, origin_amount=amount))
             kept.append(newest)
             left_out += notes
-        lines = pd.concat(found)
-        others = own[own["origin"] != "scratch"]
-        same = lines["optimizer"].isin(others["optimizer"]) & (
-            lines["ratio"].isna() | lines["ratio"].isin(others["ratio"])
-        )
-        lines = lines[same & lines["run"].map(lambda run: run and run.method).isin([DENSE, *others["method"]])]
+        lines, others = pd.concat(found), own[own["origin"] != "scratch"]
+        same = lines["optimizer"].isin(others["optimizer"])
+        same &= lines["ratio"].isna() | lines["ratio"].isin(others["ratio"])
+        methods = lines["run"].map(lambda run: run and run.method)
+        lines = ordered(lines[same & methods.isin([DENSE, *others["method"]])], "test_loss")
         shown = frame.oldest_first(pd.concat(kept))
-        pages.append(Origins(**device, df=shown, left_out=tuple(left_out), lines=ordered(lines, "test_loss")))
+        pages.append(Origins(**device, df=shown, left_out=tuple(left_out), lines=lines))
     return pages
 
 
@@ -139,8 +138,7 @@ def about(page: Origins, table: pd.DataFrame) -> dict[str, Any]:
     """Return which decomposed arms end surely above, surely below and not surely apart from themselves from scratch."""
     found = page.lines.join(beside_scratch(page.lines), how="inner")
     found = found[found["origin"] == "decomposed"]
-    names = found["arm"] + " (" + found["optimizer"].map(OPTIMIZERS) + ")"
-    standing = {where: list(names[found["beside"] == where]) for where in ("above", "apart", "below")}
+    standing = by_standing(names_of(found), found["beside"])
     return {"against": standing, **training(page), "doubtful": doubtful(table)}
 
 
@@ -154,13 +152,13 @@ _ORIGINS = {
 
 def draw(page: Origins, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     """Draw the loss of each format by where its weights come from."""
-    handles = [_dot(kind, label=words) for kind, (*_, words) in _ORIGINS.items() if (table["origin"] == kind).any()]
-    handles.append(Line2D([], [], color=DENSE_STROKE.colour, linewidth=0.8, label=f"{DENSE}: its loss"))
-    handles.append(seeds_handle())
-    parts = [part for _, part in table.groupby("optimizer", sort=False)]
+    found = set(table["origin"])
+    handles = [_dot(kind, label=words) for kind, (*_, words) in _ORIGINS.items() if kind in found]
+    handles.append(Line2D([], [], **DENSE_LINE, label=f"{DENSE}: its loss"))
+    handles += whisker_handles(["range over seeds"])
     grid = [[OPTIMIZERS[name] for name in table["optimizer"].unique()]]
     paper, [panels] = panel_page(caption, grid, 3.6, handles, 5)
-    for part, axes in zip(parts, panels, strict=True):
+    for (_, part), axes in zip(table.groupby("optimizer", sort=False), panels, strict=True):
         _panel(axes, part.dropna(subset=["test_loss", "parameters"]))
     return paper.finish()
 
@@ -176,17 +174,18 @@ def _panel(axes: Any, table: pd.DataFrame) -> None:
     names: list[str] = []
     for line in table.to_dict("records"):
         if line["arm"] == DENSE:
-            dense_line(axes, line["test_loss"], upright=True)
+            axes.axvline(line["test_loss"], **DENSE_LINE)
             continue
         name = f"{line['arm']}, {line['parameters'] / 1e3:.0f} k"
         if name not in names:
             names.append(name)
         at = names.index(name) + 0.14 * (list(_ORIGINS).index(line["origin"]) - 1)
-        axes.plot([line["test_loss_low"], line["test_loss_high"]], [at, at], **WHISKER | {"marker": "|"})
+        bounds = [line["test_loss_low"], line["test_loss_high"]]
+        axes.plot(bounds, [at, at], **WHISKER | {"marker": "|"})
         axes.add_line(_dot(line["origin"], [line["test_loss"]], [at], zorder=3))
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(*loss_limits(table, 0.04, 0.04))
+    axes.set_xlim(with_room(table["test_loss_low"], table["test_loss_high"], 0.04, 0.04))
     axes.set_xlabel("loss, nats", fontsize=8)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
 
@@ -204,6 +203,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
 )

@@ -6,6 +6,7 @@ in turns, since trainings run beside each other.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from figures.arms import COMERA, DENSE, SIZE_RIVAL
 from figures.artifact import Artifact
 from figures.columns import Format, readable
 from figures.draw import facts, training
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import (
     DENSE_STROKE,
@@ -33,8 +34,10 @@ from figures.draw.style import (
     number_axis,
     stroke_handle,
     strokes,
+    with_room,
 )
-from figures.stats.metric import Metric
+from figures.frame import each
+from figures.stats.metric import Metric, Score
 from figures.stats.reach import reach_of
 from figures.stats.seeds import less, with_estimates
 from figures.stats.sizes import equal_size
@@ -79,14 +82,17 @@ def dominators(metric: Metric, points: pd.DataFrame, cost: str = SIZE) -> pd.Ser
     return pd.Series(found, index=points.index, dtype=object)
 
 
-def _rivals(study: Study) -> pd.Series:
-    """Return the runs of low rank of the size, ratio and form of each row of CoMERA, where there are such."""
-    rows = study.rows.reset_index(drop=True)
-    form = rows["arm"].where(rows["arm"].str.partition(":")[0] == COMERA).str.removeprefix(COMERA)
-    ours = rows.assign(arm=SIZE_RIVAL + form, line=rows.index).dropna(subset=["arm", "ratio"])
-    pairs = ours.merge(rows, on=["arm", "ratio"], suffixes=("", "_of_rival")).drop_duplicates("line").set_index("line")
-    alike = [equal_size(*pair) for pair in zip(pairs["parameters"], pairs["parameters_of_rival"], strict=True)]
-    return pairs.loc[alike, "finished_of_rival"].reindex(rows.index)
+def _less_low_rank(study: Study) -> list[Score | None]:
+    """Return how far each row of CoMERA is apart from low rank of the same ratio, form and number of parameters."""
+    rivals = {(row.arm, row.ratio): row for row in reversed(each(study.rows))}
+    found = []
+    for row in each(study.rows):
+        method, _, form = row.arm.partition(":")
+        arm = f"{SIZE_RIVAL}:{form}" if form else SIZE_RIVAL
+        rival: Any = rivals.get((arm, row.ratio)) if method == COMERA and pd.notna(row.ratio) else None
+        is_alike = rival is not None and equal_size(row.parameters, rival.parameters)
+        found.append(less(study.metric, row.finished, rival.finished) if is_alike else None)
+    return found
 
 
 def timed_steps(study: Study) -> pd.DataFrame:
@@ -106,24 +112,23 @@ def table(study: Study) -> pd.DataFrame:
     """Return a line per run: size, metric, costs that any model beside dense has, and the run that beats it."""
     metric, rows = study.metric, study.rows.reset_index(drop=True)
     steps = timed_steps(study).groupby(["arm", "ratio"], dropna=False)["record"].agg(_median_step)
-    steps = rows.merge(steps.rename("step").reset_index(), "left", ["arm", "ratio"])["step"]
-    apart = [
-        less(metric, ours, theirs) if isinstance(theirs, dict) else None
-        for ours, theirs in zip(rows["finished"], _rivals(study), strict=True)
-    ]
-    rows = with_estimates(
-        rows, {metric.less_column("low_rank"): apart, STEP: steps.astype(object).where(steps.notna(), None)}
-    )
+    steps = rows.merge(steps.rename("step").reset_index(), "left", ["arm", "ratio"])["step"].astype(object)
+    estimates: dict[str, Any] = {
+        metric.less_column("low_rank"): _less_low_rank(study),
+        STEP: steps.where(steps.notna(), None),
+    }
+    rows = with_estimates(rows, estimates)
     rows = rows.assign(stage=rows["goal"], gflop_per_step=rows["flops_per_step"] / 1e9)
     points = points_of(metric, rows)
     beaten = dominators(metric, points).reindex(rows.index)
     rows["on_front"] = beaten.isna().astype(object).where(rows.index.isin(points.index), None)
     rows["dominated_by"] = beaten.map(rows["run"]).fillna("")
-    costs = {WORK: [WORK], MEMORY: [MEMORY], STEP: training.ends(STEP)}
-    known = [cost for cost in costs if (rows.loc[rows["arm"] != DENSE, cost].astype(float) > 0).any()]
     columns = ["device", "dataset", "arm", "ratio", "stage", *training.RUN]
-    columns += training.ends(SIZE, "total_ratio", metric.name, *map(metric.less_column, ("dense", "low_rank")))
-    columns += [column for cost in known for column in costs[cost]]
+    columns += training.ends(SIZE, "total_ratio", metric.name)
+    columns += training.ends(metric.less_column("dense"), metric.less_column("low_rank"))
+    for cost in (WORK, MEMORY, STEP):
+        if (rows.loc[rows["arm"] != DENSE, cost].astype(float) > 0).any():
+            columns += training.ends(STEP) if cost == STEP else [cost]
     return rows[[*columns, "on_front", "dominated_by", "older_code"]]
 
 
@@ -131,10 +136,10 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the costs that any model beside dense has."""
     metric = study.metric
     more = {metric.name: training.metric_format(metric), "on_front": Format("on the front")}
-    for other in ("dense", "low_rank"):
-        more[metric.less_column(other)] = training.difference_format(metric, f"less {other}")
     more |= {cost: Format(heading, bare=True) for cost, heading in HEADINGS.items()}
     differences = [metric.less_column(other) for other in ("dense", "low_rank")]
+    for column, other in zip(differences, ("dense", "low_rank"), strict=True):
+        more[column] = training.difference_format(metric, f"less {other}")
     costs = [cost for cost in HEADINGS if cost in table]
     columns = ["run", SIZE, "total_ratio", metric.name, *differences, *costs, "on_front"]
     return readable(table.assign(run=study.rows["run"].array), columns, more)
@@ -157,40 +162,40 @@ def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
 def _limits(study: Study) -> pd.DataFrame:
     """Return a line per arm that was asked for a smaller model than it reaches: the size of that, and words for it."""
     asked = study.df.dropna(subset="ratio").drop_duplicates("slot")
-    asked = asked.assign(place=asked["slot"].map(study.slots.index)).sort_values("place")
-    lines = []
+    asked = asked.loc[asked["slot"].map(study.slots.index).sort_values().index]
+    asked["reach"] = asked["record"].map(reach_of)
+    asked, lines = asked.dropna(subset="reach"), []
     for arm, runs in asked.groupby("arm", sort=False):
-        beyond = [run for run in runs["record"] if reach_of(run)]
-        reach = reach_of(*beyond)
-        if reach is not None and reach.side == "most":
-            words = f"{arm}: {reach}, asked for {listed([run.ratio for run in beyond])}"
-            lines.append({"arm": arm, "size": study.df["dense_mib"].max() / reach.ratio, "words": words})
-    return pd.DataFrame(lines, columns=["arm", "size", "words"]).dropna(subset="size").sort_values("size")
+        reach = runs["reach"].iloc[0]
+        if reach.side == "most":
+            words = f"{arm}: {reach}, asked for {listed(list(runs['ratio']))}"
+            lines.append((arm, study.df["dense_mib"].max() / reach.ratio, words))
+    found = pd.DataFrame(lines, columns=["arm", "size", "words"])
+    return found.dropna(subset="size").sort_values("size")
 
 
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the value against each cost, with the front of each."""
     metric, limits, named = study.metric, _limits(study), table.assign(run=study.rows["run"].array)
-    style = strokes(list(dict.fromkeys([COMERA, *table.loc[table["arm"] != DENSE, "arm"]]))) | {DENSE: DENSE_STROKE}
+    arms = dict.fromkeys([COMERA, *table.loc[table["arm"] != DENSE, "arm"]])
+    style = strokes(list(arms)) | {DENSE: DENSE_STROKE}
     drawn = {*points_of(metric, table)["arm"]}
     handles = [
-        stroke_handle(style[arm], arm, markersize=4.5, linestyle="" if arm == DENSE else style[arm].dashes)
-        for arm in style
+        stroke_handle(stroke, arm, markersize=4.5, linestyle="" if arm == DENSE else stroke.dashes)
+        for arm, stroke in style.items()
         if arm in drawn
     ]
-    handles += [*bounds_handles(study.rows["score"]), Line2D([], [], **_FRONT, label="Pareto front, by value")]
+    handles += bounds_handles(study.rows["score"])
+    handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if len(limits):
         handles.append(Line2D([], [], color=INK, **_LIMIT, label="smallest within reach"))
     costs = [cost for cost in AXES if cost in table]
     grid = [["" for _ in costs[first : first + 2]] for first in range(0, len(costs), 2)]
     paper, panels = panel_page(caption, grid, 3.4, handles, 6)
-    for cost, axes in zip(costs, [axes for line in panels for axes in line], strict=True):
-        axes.set_xlabel(AXES[cost], fontsize=8)
-        axes.set_ylabel(metric.axis, fontsize=8)
-        if not drawn:
-            training.nothing_finished(axes)
-            continue
-        _panel(axes, metric, named, cost, style, limits if cost == SIZE else limits[:0])
+    for cost, axes in zip(costs, itertools.chain(*panels), strict=True):
+        training.label(axes, AXES[cost], metric.axis, not drawn)
+        if drawn:
+            _panel(axes, metric, named, cost, style, limits if cost == SIZE else limits[:0])
     return paper.finish()
 
 
@@ -205,37 +210,40 @@ def _panel(
     sizes = [*points[cost], *limits["size"]]
     axes.set_xlim(min(sizes) / 1.25, 1.15 * max(sizes))
     number_axis(axes.xaxis, LogLocator(10, subs=(1, 2, 5)))
-    room = high.max() - low.min() or abs(high.max()) or 1.0  # one point without bounds has no extent
-    axes.set_ylim(low.min() - 0.06 * room, high.max() + 0.12 * room)
+    axes.set_ylim(with_room(low, high, 0.06, 0.12))
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     front = points[dominators(metric, points, cost).isna()]
     end = axes.get_xlim()[1], front[metric.name].iloc[-1]
-    axes.step([*front[cost], end[0]], [*front[metric.name], end[1]], where="post", zorder=2, **_FRONT)
+    x, y = [*front[cost], end[0]], [*front[metric.name], end[1]]
+    axes.step(x, y, where="post", zorder=2, **_FRONT)
     drawn = {*points_of(metric, table)["arm"]}
-    forms = {arm for arm in drawn if arm != arm.partition(":")[0] in drawn}  # that stand beside the plain arm
+    # forms that stand beside the plain arm
+    forms = {arm for arm in drawn if arm != arm.partition(":")[0] in drawn}
     for arm, stroke in style.items():
         some = points[points["arm"] == arm]
-        if some.empty:
-            continue
         # points of equal size stand side by side, forms of an arm farther than itself
-        shift = {COMERA: -3.0, DENSE: 0.0}.get(arm.partition(":")[0], 3.0) * (2.5 if arm in forms else 1)
+        shift = {COMERA: -3.0, DENSE: 0.0}.get(arm.partition(":")[0], 3.0)
+        shift *= 2.5 if arm in forms else 1
         place = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
-        words: dict[str, Any] = {"xycoords": place, "va": "top" if shift > 0 else "bottom", "fontsize": 6.5}
+        words: dict[str, Any] = {"xycoords": place, "fontsize": 6.5}
+        words["va"] = "top" if shift > 0 else "bottom"
         words["ha"] = "left" if shift < 0 else "right" if shift > 0 else "center"
         for point in some.to_dict("records"):
-            look = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting", "zorder": 3}
-            training.whisker(axes, point[cost], point["low"], point["high"], **look)
-            if not forms or arm in (COMERA, DENSE):  # the ratios of the others are the same, in the same order
-                label = point["run"].removeprefix(arm).lstrip(", ") or arm
+            look = {"transform": place, "linewidth": 0.9, "solid_capstyle": "projecting"}
+            training.whisker(axes, point[cost], point["low"], point["high"], **look, zorder=3)
+            # with forms, the ratios of the other arms are the same, in the same order
+            if not forms or arm in (COMERA, DENSE):
+                name = point["run"].removeprefix(arm).lstrip(", ") or arm
                 at, dy = (point["low"], -3) if shift > 0 else (point["high"], 3)
-                note(axes, label, (point[cost], at), (0, dy), **words)
-        look = {"linewidth": 1.2, "markersize": 5, "transform": place, "zorder": 4}
-        axes.plot(some[cost], some[metric.name], **stroke.look, **look)
-    for number, limit in enumerate(frame.each(limits)):
+                note(axes, name, (point[cost], at), (0, dy), **words)
+        if len(some):
+            look = {"linewidth": 1.2, "markersize": 5, "transform": place, "zorder": 4}
+            axes.plot(some[cost], some[metric.name], **stroke.look, **look)
+    for number, limit in enumerate(each(limits)):
         axes.axvline(limit.size, color=style[limit.arm].colour, zorder=1, **_LIMIT)
         side, dx = ("right", -2) if number % 2 == 0 else ("left", 2)
-        look = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "va": "bottom", "fontsize": 6.5, "ha": side}
-        note(axes, limit.words, (limit.size, 0.02), (dx, 0), **look)
+        look = {"xycoords": axes.get_xaxis_transform(), "rotation": 90, "fontsize": 6.5}
+        note(axes, limit.words, (limit.size, 0.02), (dx, 0), va="bottom", ha=side, **look)
 
 
 ARTIFACT = Artifact(
@@ -251,6 +259,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
 )

@@ -4,18 +4,17 @@ Differences are to dense tables with sparse gradients, the strongest uncompresse
 validation lines. Synthetic logs are called so and decide no claim.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
-from figures.claims.claims import Claim, Finding, Judgement, Outcome
+from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecided
 from figures.claims.rule import Rule
 from figures.columns import readable
 from figures.draw import training
-from figures.draw.captions import beside
 from figures.stats.metric import Metric, Score
 from figures.stats.seeds import Finished, less, score_of, with_estimates
 from figures.stats.studies import Study, studies
@@ -47,12 +46,11 @@ def _runs_of(study: Study, arm: str) -> Finished:
 
 def table(study: Study) -> pd.DataFrame:
     """Return a line per arm: its metrics, their differences to dense with sparse gradients, and its size."""
-    rows, rival = study.rows, _runs_of(study, RIVAL)
-    rows = rows.drop(columns=training.ends(study.metric.name))
-    rows = with_estimates(rows, {one.name: [score_of(one, runs) for runs in rows["finished"]] for one in METRICS})
-    apart = {one: [less(one, runs, rival) for runs in rows["finished"]] for one in (NCE, AUC)}
-    rows = with_estimates(rows, {f"{one.name}_less_sparse": of for one, of in apart.items()})
-    columns = ["device", "dataset", "arm", "ratio", *training.RUN, *training.ends(*(one.name for one in METRICS))]
+    rows, rival = study.rows.drop(columns=training.ends(study.metric.name)), _runs_of(study, RIVAL)
+    found = {one.name: [score_of(one, runs) for runs in rows["finished"]] for one in METRICS}
+    apart = {f"{one.name}_less_sparse": [less(one, runs, rival) for runs in rows["finished"]] for one in (NCE, AUC)}
+    rows = with_estimates(rows, {**found, **apart})
+    columns = ["device", "dataset", "arm", "ratio", *training.RUN, *training.ends(*found)]
     columns += training.ends("nce_less_sparse", "auc_less_sparse", "stored_mib", "total_ratio")
     return rows[[*columns, "older_code"]].reset_index(drop=True)
 
@@ -60,38 +58,31 @@ def table(study: Study) -> pd.DataFrame:
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table without log losses, of which normalised cross entropies are a multiple."""
     own = table.assign(run=study.rows["run"].array)
-    differences = {one: f"{one.name}_less_sparse" for one in (NCE, AUC)}
-    own.loc[own["arm"] == RIVAL, list(differences.values())] = None  # it differs from itself by nothing
+    own.loc[own["arm"] == RIVAL, ["nce_less_sparse", "auc_less_sparse"]] = None  # it differs from itself by nothing
     more = {metric.name: training.metric_format(metric) for metric in METRICS}
-    for metric, column in differences.items():
-        more[column] = training.difference_format(metric, f"{metric.short} less {RIVAL}", unit=False)
+    for metric in (NCE, AUC):
+        words = f"{metric.short} less {RIVAL}"
+        more[f"{metric.name}_less_sparse"] = training.difference_format(metric, words, unit=False)
     columns = ["run", "nce", "accuracy", "auc", "nce_less_sparse", "auc_less_sparse", "stored_mib", "total_ratio"]
     return readable(own, columns, more)
 
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     """Return what the caption says of runs, whether the log is synthetic, and what its teacher reaches."""
-    ends = [run.samples["curve"][-1]["metrics"] for run in study.finished["record"]]
-    teacher = {}
-    if ends and "teacher_auc" in ends[0]:
-        teacher = {"nce": ends[0]["teacher_nce"], "auc": ends[0]["teacher_auc"]}
+    end: Mapping[str, float] = next((run.samples["curve"][-1]["metrics"] for run in study.finished["record"]), {})
+    teacher = {name: end[f"teacher_{name}"] for name in ("nce", "auc") if f"teacher_{name}" in end}
     synthetic = study.dataset.startswith("synthetic")
     return {**training.about_study(study, table), "synthetic": synthetic, "teacher": teacher}
 
 
 def between(dataset: str, apart: Score, low: float, high: float, words: str, found: Sequence[Finding]) -> Judgement:
     """Judge whether both bounds of a difference, of three seeds on Criteo's log, lie between two numbers."""
-    if dataset != "criteo":
-        why = f"The claim is about Criteo's log; these runs are on {dataset}."
-        return Judgement("not tested here", why, found)
-    if apart.seeds < SEEDS_NEEDED:
-        why = f"Inconclusive: {apart.seeds} seed(s), {SEEDS_NEEDED} are needed."
-        return Judgement("not tested here", why, found)
-    bottom, top = apart.span
-    if low <= bottom and top <= high:
-        return Judgement("reproduced", f"Both bounds lie {words}.", found)
-    outcome: Outcome = "not reproduced" if top < low or bottom > high else "partly"
-    return Judgement(outcome, f"Not both bounds lie {words}.", found)
+    other = f"The claim is about Criteo's log; these runs are on {dataset}." if dataset != "criteo" else ""
+    few = f"Inconclusive: {apart.seeds} seed(s), {SEEDS_NEEDED} are needed." if apart.seeds < SEEDS_NEEDED else ""
+    if untested := undecided((other, few), found):
+        return untested
+    outcome = by_bounds([apart.span], low, high)
+    return Judgement(outcome, f"{'Both' if outcome == 'reproduced' else 'Not both'} bounds lie {words}.", found)
 
 
 def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) -> Rule:
@@ -99,17 +90,16 @@ def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) ->
 
     def judge(_: Claim, study: Study, __: object) -> Judgement:
         ours, dense = _runs_of(study, COMERA), _runs_of(study, DENSE)
-        apart = less(metric, ours, dense)
+        apart, parameters = less(metric, ours, dense), study.dense_parameters or 0
         if apart is None:
             return Judgement("not tested here", "No pair of runs of comera and dense with one seed.")
         heading = f"{metric.text} on {study.dataset}, {apart.seeds_text}, comera / dense / comera less dense"
-        mine, theirs = score_of(metric, ours), score_of(metric, dense)
-        numbers = (Finding(heading, f"{mine} / {theirs} / {apart.text(sign=True)}"),)
-        parameters = study.dense_parameters or 0
+        both = f"{score_of(metric, ours)} / {score_of(metric, dense)}"
+        found = (Finding(heading, f"{both} / {apart.text(sign=True)}"),)
         if study.dataset == "criteo" and parameters < 5e8:
             why = f"The claim is about full tables; the dense model of these runs has {parameters:,} parameters."
-            return Judgement("not tested here", why, numbers)
-        return between(study.dataset, apart, low, high, words, numbers)
+            return Judgement("not tested here", why, found)
+        return between(study.dataset, apart, low, high, words, found)
 
     unit = "points" if metric.unit == "%" else ""
     quantity = f"{metric.text} of comera less that of dense, {SEEDS_NEEDED} seeds, {words}"
@@ -130,7 +120,6 @@ ARTIFACT: Artifact[Study] = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     rules=(
         _rule("dlrm-accuracy", ACCURACY, -MARGINS["accuracy"], 100.0, f"above -{MARGINS['accuracy']:g} points"),
         _rule("dlrm-nce", NCE, -1.0, MARGINS["nce"], f"below {MARGINS['nce']:g}"),

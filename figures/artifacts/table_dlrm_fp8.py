@@ -11,8 +11,6 @@ from figures.artifacts.table_dlrm import ACCURACY, AUC, MARGINS, NCE, between
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import Rule
 from figures.draw import training
-from figures.draw.captions import beside
-from figures.draw.training import difference_format, metric_format
 from figures.stats.precisions import Precisions, select
 from figures.stats.seeds import score_of, with_estimates
 
@@ -21,19 +19,18 @@ def table(page: Precisions) -> pd.DataFrame:
     """Return a line per arm and precision: each metric, and its difference to FP32."""
     rows = page.rows.drop(columns=training.ends(page.metric.name))
     for metric in (NCE, ACCURACY, AUC):
-        less = page.less(metric)
-        scores = [score_of(metric, runs) for runs in rows["finished"]]
-        differences = [less.get(line) for line in rows.index]
-        rows = with_estimates(rows, {metric.name: scores, f"{metric.name}_less_fp32": differences})
+        less, scores = page.less(metric), [score_of(metric, runs) for runs in rows["finished"]]
+        rows = with_estimates(rows, {metric.name: scores, f"{metric.name}_less_fp32": map(less.get, rows.index)})
     columns = training.ends("nce", "accuracy", "auc", "nce_less_fp32", "accuracy_less_fp32")
     return rows[[*fig14.LINE, *columns, "remarks"]].reset_index(drop=True)
 
 
 def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with a line per arm and precision, as people read it."""
-    columns = {metric.name: metric_format(metric) for metric in (NCE, ACCURACY, AUC)}
+    columns = {metric.name: training.metric_format(metric) for metric in (NCE, ACCURACY, AUC)}
     for metric in (NCE, ACCURACY):
-        columns[f"{metric.name}_less_fp32"] = difference_format(metric, f"{metric.short} less FP32", unit=False)
+        words = f"{metric.short} less FP32"
+        columns[f"{metric.name}_less_fp32"] = training.difference_format(metric, words, unit=False)
     return fig14.read_by_precision(page, table, columns)
 
 
@@ -59,15 +56,13 @@ ARTIFACT: Artifact[Precisions] = Artifact(
     table=table,
     shown=shown,
     about=fig14.about,
-    caption=beside(__file__),
     rules=(
         Rule(
             "fp8-dlrm",
             "accuracy of comera in FP8 less that in FP32",
             ">= -tolerance",
-            "any",
-            MARGINS["accuracy"],
-            "points",
+            tolerance=MARGINS["accuracy"],
+            unit="points",
             judge=judge,
         ),
     ),

@@ -9,7 +9,6 @@ from figures.claims.claims import read_claims
 from figures.claims.training import CLAIMED, CLAIMED_DATASET, MARGIN, MNLI
 from figures.columns import readable
 from figures.draw import training
-from figures.draw.captions import beside
 from figures.stats.seeds import SIZES
 from figures.stats.studies import Study
 from figures.text import NOT_ASKED
@@ -61,7 +60,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     rules=MNLI,
     keys=("run",),
     breaks=("total, MiB",),

@@ -9,7 +9,6 @@ from figures.artifact import Artifact
 from figures.claims.training import RANKS_REMOVED
 from figures.columns import table_of
 from figures.draw import training
-from figures.draw.captions import beside
 from figures.frame import each
 from figures.stats.studies import Study
 from figures.stats.training import BLOCK, LAYERS, Ranks, block_shown, curve_of, ranks_before, ranks_of_block
@@ -92,6 +91,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     rules=(RANKS_REMOVED,),
 )

@@ -11,7 +11,6 @@ import pandas as pd
 from figures.artifact import Artifact
 from figures.columns import readable
 from figures.draw import training
-from figures.draw.captions import beside
 from figures.frame import each, settings_of
 from figures.stats.metric import score
 from figures.stats.seeds import with_estimates
@@ -40,28 +39,27 @@ def tries_of(search: Runs) -> pd.DataFrame:
     failed or missed its size.
     """
     metric, names, lines = search.metric, _differing(search.df), []
-    places: dict[Any, Any] = {}
     for run in each(search.df):
-        slot, given, apart = run.slot, settings_of(run.record, "method_settings"), names[run.method]
+        given, apart = settings_of(run.record, "method_settings"), names[run.method]
         settings = {name: given[name] for name in apart if name in given}
-        key, price = json.dumps(settings, sort_keys=True), None
-        text = ", ".join(f"{name} {short(value)}" for name, value in settings.items())
+        text, price = ", ".join(f"{name} {short(value)}" for name, value in settings.items()), None
         weight, rho = given.get("size_weight"), given.get("rho")
-        if len(slot.stages) > 1 and {"size_weight", "rho"} & {*apart} and rho and weight is not None:
+        if len(run.slot.stages) > 1 and {"size_weight", "rho"} & {*apart} and rho and weight is not None:
             price = 1 + weight / rho
             text += f" (price of size {short(round(price, 2))})"
-        reached = score(metric, {run.seed: curve_of(run.record)[-1]}) if run.status == "ok" else None
-        gain = metric.gain(reached.value, 0.0) if reached and run.size_met is not False else None
-        line = {"settings": settings, "key": key, "text": text or NOT_ASKED, "price": price, "score": reached}
-        line |= {"gain": gain, "stage": slot.stage, "goal": slot.goal}
-        lines.append({**line, "target_ratio": slot.target, "target_mib": slot.target_mib})
+        reached = score(metric, {run.seed: curve_of(run.record)[-1]} if run.status == "ok" else {})
+        line: dict[str, Any] = {
+            "settings": settings,
+            "key": json.dumps(settings, sort_keys=True),
+            "text": text or NOT_ASKED,
+        }
+        line |= {"price": price, "score": reached, "stage": run.slot.stage, "goal": run.slot.goal}
+        line |= {"target_ratio": run.slot.target, "target_mib": run.slot.target_mib}
+        line["gain"] = metric.gain(reached.value, 0.0) if reached and run.size_met is not False else None
         numbers = [value if _is_number(value) else math.inf for value in settings.values()]
-        places[run.Index] = slot.rank, numbers, key, run.seed
-    tries = search.df.assign(
-        **pd.DataFrame(lines, index=search.df.index),
-        older_code=search.df["code_id"] != search.df["code_id"].iloc[-1],
-    )
-    return tries.loc[sorted(places, key=lambda index: places[index])]
+        lines.append(line | {"place": (run.slot.rank, numbers, line["key"], run.seed)})
+    found = search.df.assign(**pd.DataFrame(lines, search.df.index), older_code=search.is_older(search.df))
+    return found.loc[sorted(found.index, key=lambda at: found["place"][at])]
 
 
 def slots_of(tries: pd.DataFrame) -> list[dict[str, Any]]:
@@ -71,35 +69,32 @@ def slots_of(tries: pd.DataFrame) -> list[dict[str, Any]]:
     lies at an edge of those tried: name, value, ``lowest`` or ``highest``, and of how many. Settings are ``tangled``
     where there is a best and numbers varied together, neither over a grid nor all rising as one.
     """
-    several, found = tries["goal"].nunique() > 1, []
+    found = []
     for slot in tries["slot"].unique():
         mine = tries[tries["slot"] == slot]
         gains = mine.groupby("key")["gain"].agg(lambda gain: gain.mean(skipna=False))
-        best = (
-            mine[mine["key"].isin(gains.index[gains == gains.max()])] if gains.nunique(dropna=False) > 1 else mine[:0]
-        )
-        names = [name for name in mine["settings"].iloc[0] if all(_is_number(of.get(name)) for of in mine["settings"])]
-        settings = pd.DataFrame([{name: of[name] for name in names} for of in mine["settings"]], mine.index)
-        names = [name for name in names if settings[name].nunique() > 1]
-        settings = settings[names]
+        is_best = mine["key"].isin(gains.index[gains == gains.max()]) & (gains.nunique(dropna=False) > 1)
+        settings = pd.DataFrame(list(mine["settings"]), mine.index)[list(mine["settings"].iloc[0])]
+        settings = settings.loc[:, (settings.map(_is_number) & settings.notna()).all()]
+        settings = settings.loc[:, settings.nunique() > 1]
         edges = []
         for name, tried in settings.items():
-            values, chosen = sorted(set(tried)), set(tried[best.index])
+            values, chosen = sorted(set(tried)), set(tried[is_best])
             if len(chosen) == 1 and chosen <= {values[0], values[-1]}:
                 [value] = chosen
                 edges.append((name, short(value), "lowest" if value == values[0] else "highest", len(values)))
         points = settings.drop_duplicates()
-        ordered = points.sort_values(list(names)) if names else points
+        ordered = points.sort_values(list(points.columns)) if len(points.columns) else points
         rise_as_one = all(values.is_monotonic_increasing and values.is_unique for _, values in ordered.items())
         found.append(
             {
                 "slot": slot,
-                "name": f"{slot.arm}, {slot.goal}" if several else slot.arm,
+                "name": f"{slot.arm}, {slot.goal}" if tries["goal"].nunique() > 1 else slot.arm,
                 "count": len(mine),
                 "searched": len(gains) > 1,
-                "best": list(best.index),
+                "best": list(mine.index[is_best]),
                 "edges": edges,
-                "tangled": len(best) > 0 and not rise_as_one and len(points) != math.prod(settings.nunique()),
+                "tangled": is_best.any() and not rise_as_one and len(points) != math.prod(settings.nunique()),
             }
         )
     return found
@@ -131,17 +126,17 @@ def table(search: Runs) -> pd.DataFrame:
         if not slot["searched"]:
             tries.loc[tries["slot"] == slot["slot"], "best_edge"] = "not searched"
     names = dict.fromkeys(name for settings in tries["settings"] for name in settings)
-    for name in names:
-        tries[f"setting_{name}"] = [settings.get(name) for settings in tries["settings"]]
+    tried: dict[str, Any] = {f"setting_{name}": [one.get(name) for one in tries["settings"]] for name in names}
     tries = with_estimates(tries, {search.metric.name: tries["score"]}).assign(
+        **tried,
         experiment=search.experiment,
         remarks=tries["message"],
         price_of_size=tries["price"],
         validation_examples=[one and one.examples for one in tries["score"]],
     )
     columns = ["device", "dataset", "experiment", "arm", "stage", "target_ratio", "target_mib", "seed", "status"]
-    columns += ["remarks", *(f"setting_{name}" for name in names), "price_of_size", "train_steps", "train_loss"]
-    columns += ["validation_examples", *training.ends(search.metric.name), "size_fraction", "size_target", "size_met"]
+    columns += ["remarks", *tried, "price_of_size", "train_steps", "train_loss", "validation_examples"]
+    columns += [*training.ends(search.metric.name), "size_fraction", "size_target", "size_met"]
     return tries[[*columns, "best", "best_edge", "older_code"]].reset_index(drop=True)
 
 
@@ -161,16 +156,14 @@ def about(search: Runs, table: pd.DataFrame) -> dict[str, Any]:
     steps = tries["record"].map(lambda record: sum(stage["steps"] for stage in stages_of(record)))
     names = tries["arm"] + ", " + tries["goal"] + ", " + tries["text"] + ", seed " + tries["seed"].astype(str)
     outcomes = tries["status"].where(tries["status"] != "ok", "").str.cat(tries["message"], ": ").str.strip(": ")
-    failed = outcomes != ""
+    remarks = [(name, words) for name, words in zip(names, outcomes, strict=True) if words]
     return {
-        **training.about(search),
+        **training.about(search, remarks=remarks),
         "steps": {count: list(goals.unique()) for count, goals in tries["goal"].groupby(steps, sort=False)},
         "several_stages": tries["goal"].nunique() > 1,
         "slots": slots_of(tries),
         "priced": bool(table["price_of_size"].notna().any()),
         "aimed": bool(table["size_target"].notna().any()),
-        "remarks": training.gathered(zip(names[failed], outcomes[failed], strict=True)),
-        "missing": (),
     }
 
 
@@ -187,6 +180,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     section="arm",
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib
+import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -151,6 +152,13 @@ def number_axis(axis: Any, locator: Locator | None = None, form: str = ",.10g") 
         axis.set_major_locator(locator)
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:{form}}"))
+
+
+def with_room(lows: pd.Series, highs: pd.Series, below: float, above: float) -> tuple[float, float]:
+    """Return the ends of an axis for these bounds, with room at both ends as shares of their range."""
+    low, high = lows.min(), highs.max()
+    room = high - low or abs(high) or 1.0  # one point without bounds has no extent
+    return low - below * room, high + above * room
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Parts that figures and tables of training share: how metrics are written, facts of captions, and marks on axes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -13,7 +13,7 @@ from figures.draw.style import WHISKER, nothing_drawn
 from figures.stats.metric import Metric, Score, score
 from figures.stats.studies import EXPERIMENT, PROBES, Runs, Study, studies
 from figures.stats.time_values import workload_words
-from figures.stats.training import curve_of
+from figures.stats.training import curves
 from figures.text import NOT_RECORDED
 
 #: What artifacts of the paper's training runs are made of, and of the same stages on source code.
@@ -48,12 +48,16 @@ def difference_format(metric: Metric, heading: str, unit: bool = True) -> Format
     return Format(words, decimals=1 if metric.unit == "%" else None, sign=True)
 
 
-def about(page: Runs, counts: Iterable[int] = (1,)) -> dict[str, Any]:
+def about(
+    page: Runs, counts: Iterable[int] = (1,), remarks: Iterable[tuple[str, str]] = (), missing: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return what captions of trainings state; ``training.md.j2`` has the sentences.
 
     Args:
         page: the runs.
         counts: of the seeds that values on the page are means of.
+        remarks: names of runs with what became of them.
+        missing: the names of runs that are not recorded.
     """
     seed_counts = {*counts} - {0}
     return {
@@ -64,6 +68,8 @@ def about(page: Runs, counts: Iterable[int] = (1,)) -> dict[str, Any]:
         "many_seeds": any(count >= MIN_LAUNCHES for count in seed_counts),
         "dense_below_probe": _dense_below_probe(page),
         "probed_stage": page.stages[0][0] if page.model.get("late_length") else "",
+        "remarks": gathered(remarks),
+        "missing": missing,
     }
 
 
@@ -71,8 +77,7 @@ def about_study(page: Study, table: Any = None, rows: pd.DataFrame | None = None
     """Return the same of a study, with what became of its runs, or of those in the given ``rows``."""
     rows = page.rows if rows is None else rows
     remarks = [(row.run, remark) for row in frame.each(rows) for remark in row.remarks_on_runs]
-    missing = list(rows.loc[rows["status"] == NOT_RECORDED, "run"])
-    return {**about(page, rows["finished"].map(len)), "remarks": gathered(remarks), "missing": missing}
+    return about(page, rows["finished"].map(len), remarks, list(rows.loc[rows["status"] == NOT_RECORDED, "run"]))
 
 
 class Standing(NamedTuple):
@@ -82,7 +87,7 @@ class Standing(NamedTuple):
     below: list[str]
 
 
-def standing(scores: Mapping[str, Score | None], bound: float | None) -> Standing:
+def standing(scores: Mapping[Any, Score | None], bound: float | None) -> Standing:
     """Return where the scores of runs stand beside a bound, all of them above where there is none."""
     found = {name: bound is None or one.beats(bound) for name, one in scores.items() if one}
     return Standing([name for name, beats in found.items() if beats], [name for name in found if not found[name]])
@@ -108,12 +113,10 @@ def examples_words(page: Runs) -> str:
 
 def _examples_by_stage(page: Runs) -> list[tuple[int, str]]:
     """Return on how many examples the runs were validated, by stage where stages differ; empty where not known."""
-    counts: dict[str, int] = {}
-    for point in (point for run in page.finished["record"] for point in curve_of(run)):
-        counts[point.stage] = max(counts.get(point.stage, 0), point.examples or 0)
-    if len(set(counts.values())) == 1:
-        return [(count, "") for count in list(counts.values())[:1] if count]
-    return [(count, stage) for stage, count in counts.items() if count]
+    points = curves(page.finished, "arm").fillna({"examples": 0})
+    counts = points.groupby("stage", sort=False)["examples"].max().astype(int)
+    stages = counts.index if counts.nunique() > 1 else [""]
+    return [(count, stage) for count, stage in zip(counts, stages, strict=False) if count]
 
 
 def _dense_below_probe(page: Runs) -> bool:
@@ -121,21 +124,27 @@ def _dense_below_probe(page: Runs) -> bool:
 
     Where a later stage has other rows, the probe is of the first stage's alone.
     """
-    first, by_stage, dense = page.stages[0][0], page.model.get("late_length"), page.finished
-    dense = dense[dense["method"] == DENSE]
-    scores = []
-    for _, runs in dense.groupby(["arm", frame.settings(dense, frame.METHOD), "depth"]):
-        curves = {
-            run.seed: [point for point in curve_of(run) if not by_stage or point.stage == first]
-            for run in runs["record"]
-        }
-        scores.append(score(page.metric, {seed: curve[-1] for seed, curve in curves.items()}))
-    return bool(scores) and page.metric.probe is not None and not any(one.beats(page.metric.probe) for one in scores)
+    dense = page.finished[page.finished["method"] == DENSE]
+    settings = dense["arm"] + frame.settings(dense, frame.METHOD) + dense["depth"].astype(str)
+    points = curves(dense.assign(of=settings), "of")
+    if page.model.get("late_length"):
+        points = points[points["stage"] == page.stages[0][0]]
+    ends = points.drop_duplicates(["of", "seed"], keep="last").groupby("of")
+    scores = {of: score(page.metric, dict(zip(one["seed"], one["point"], strict=True))) for of, one in ends}
+    return bool(scores) and not standing(scores, page.metric.probe).above
 
 
 def nothing_finished(axes: Any) -> None:
     """Say that there is nothing to draw."""
     nothing_drawn(axes, "no finished run")
+
+
+def label(axes: Any, x: str, y: str, is_empty: bool) -> None:
+    """Name the axes, and say where there is nothing to draw."""
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
+    if is_empty:
+        nothing_finished(axes)
 
 
 def whisker(axes: Any, x: float, low: float, high: float, **style: Any) -> None:

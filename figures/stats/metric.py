@@ -9,13 +9,12 @@ metric that is no mean over examples has no bounds.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,18 +42,13 @@ class Metric:
     probe: float | None = None
     probe_text: str = ""
 
-    @classmethod
-    def of(cls, words: Mapping[str, Any]) -> Metric:
-        """From the words of a record; raises TypeError without name or text."""
-        return cls(**{field.name: words[field.name] for field in dataclasses.fields(cls) if field.name in words})
-
     @property
     def short(self) -> str:
         return self.text.removeprefix("validation ")
 
     @property
     def heading(self) -> str:
-        return ", ".join(filter(None, (self.short, self.unit)))
+        return f"{self.short}, {self.unit}" if self.unit else self.short
 
     @property
     def axis(self) -> str:
@@ -66,12 +60,8 @@ class Metric:
         return "points" if self.unit == "%" else self.unit
 
     def less_column(self, other: str) -> str:
-        """Return the column of the difference to another arm.
-
-        >>> Metric("accuracy", "validation accuracy", "%").less_column("dense")
-        'less_dense_points'
-        """
-        return "_".join(filter(None, ("less", other, re.sub(r"\W+", "_", self.unit_apart).strip("_"))))
+        """Return the column of the difference to another arm, such as ``less_dense_points``."""
+        return re.sub(r"\W+", "_", f"less {other} {self.unit_apart}").strip("_")
 
     def number(self, value: float, sign: bool = False) -> str:
         """Write a value without its unit; with ``sign`` a difference."""
@@ -99,8 +89,8 @@ class Reached:
     examples: int | None = None
 
 
-#: What a score's bounds are: none, a 95 % interval, a bootstrap over too few seeds for one, or the range of the seeds.
-ScoreKind = Literal["", "interval", "bootstrap", "range"]
+#: What a score's bounds are: none, a 95 % interval, or a bootstrap over too few seeds for one.
+ScoreKind = Literal["", "interval", "bootstrap"]
 
 
 @dataclass(frozen=True)
@@ -118,8 +108,7 @@ class Score:
     @property
     def bounds_are(self) -> str:
         """Name what the bounds are; empty where there are none."""
-        names = {"interval": f"{CONFIDENCE:.0%} interval", "bootstrap": "bootstrap over seeds"}
-        return {**names, "range": "lowest to highest of the seeds"}.get(self.kind, "")
+        return {"": "", "interval": f"{CONFIDENCE:.0%} interval", "bootstrap": "bootstrap over seeds"}[self.kind]
 
     def text(self, sign: bool = False, unit: bool = False) -> str:
         """Write the value with its bounds, such as ``79.4 [76.5, 81.9]``; with ``sign`` as a difference."""
@@ -147,7 +136,7 @@ class Score:
 def _stacked(models: Sequence[Reached]) -> Values | None:
     """Return the values (seed, example); None where a model has none."""
     values = [one.per_example for one in models if one.per_example is not None]
-    if not values or len(values) < len(models):
+    if len(values) < len(models):
         return None
     if len(lengths := {len(one) for one in values}) != 1:
         raise ValueError(f"validation examples differ in number: {', '.join(map(str, sorted(lengths)))}.")
@@ -163,14 +152,14 @@ def _bootstrapped(metric: Metric, means: Sequence[float], values: Values | None,
     return Score(metric, *mean_over_examples(values), examples or values.shape[1], seeds, kind)
 
 
-def score(metric: Metric, models: Mapping[int, Reached]) -> Score:
-    """Return the mean of a metric over seeds; raises ValueError where examples differ in number.
+def score(metric: Metric, models: Mapping[int, Reached]) -> Score | None:
+    """Return the mean of a metric over seeds; None without any. Raises ValueError where examples differ in number.
 
     >>> print(score(Metric("accuracy", "validation accuracy", "%"), {0: Reached(50.0, np.array([100.0, 0.0] * 5))}))
     50.0 [23.7, 76.3]
     """
     if not models:
-        raise ValueError("no seed to estimate from.")
+        return None
     seeds = [models[seed] for seed in sorted(models)]
     values, right = _stacked(seeds), 100.0 if metric.unit == "%" else 1.0
     if values is None or len(seeds) > 1 or not np.isin(values, (0.0, right)).all():
@@ -192,9 +181,10 @@ def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int,
     >>> difference(Metric("accuracy", "validation accuracy", "%"), {0: ours}, {0: theirs}).text(sign=True)
     '+25.0 [+0.0, +75.0]'
     """
-    pairs = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
-    if not pairs:
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds:
         return None
-    values = _stacked([one for pair in pairs for one in pair])
+    values = _stacked([side[seed] for seed in seeds for side in (ours, theirs)])
     apart = None if values is None else values[::2] - values[1::2]
-    return _bootstrapped(metric, [one.value - other.value for one, other in pairs], apart, pairs[0][0].examples)
+    means = [ours[seed].value - theirs[seed].value for seed in seeds]
+    return _bootstrapped(metric, means, apart, ours[seeds[0]].examples)

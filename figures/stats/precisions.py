@@ -14,17 +14,19 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import by_arm, by_precision
 from figures.frame import Records
 from figures.stats.metric import Metric, Score
 from figures.stats.seeds import less
-from figures.stats.studies import SAME, Runs, comparable, newest_probes
+from figures.stats.studies import SAME, Runs, comparable, newest_probes, outcome
 from figures.stats.training import stages_of
 from figures.text import one_line
 
 FP32 = "fp32"
+
+#: An arm with its start, and the form of it.
+_PARTS = r"^(?P<plain>[^:]*(?::(?:orthogonal|spectral))?)[:_]?(?P<form>.*)$"
 
 #: The columns of a run.
 _RUN = ("arm", "precision", "seed")
@@ -41,31 +43,37 @@ class Precisions(Runs):
         ``stores``: activations are kept in FP8. ``is_control``: rounding in FP32 is all that differs from the row to
         compare with. ``as_published``: layers start as the paper has it, and not orthogonal or spectral.
         """
-        pairs = self.df[["line", "arm", "precision"]].drop_duplicates("line").to_dict("records")
-        pairs.sort(key=lambda one: (by_arm(one["arm"]), by_precision(one["precision"])))
-        rows = self.over_seeds("line", [one["line"] for one in pairs])
-        rows["arm"], rows["precision"] = [one["arm"] for one in pairs], [one["precision"] for one in pairs]
-        parts = rows["arm"].str.extract(r"^(?P<plain>[^:]*(?::(?:orthogonal|spectral))?)[:_]?(?P<form>.*)$")
-        rows["as_published"], rows["stores"] = ~parts["plain"].str.contains(":"), rows["arm"].str.endswith("_fp8")
-        rows["is_control"] = parts["form"].isin(["lean", "lean_block"]) & (rows["precision"] == FP32)
+        lines = self.df.drop_duplicates("line").set_index("line")[["arm", "precision"]]
+        order = sorted(frame.each(lines), key=lambda line: (by_arm(line.arm), by_precision(line.precision)))
+        rows = self.over_seeds("line", [line.Index for line in order]).join(lines)
+        parts = rows["arm"].str.extract(_PARTS)
+        stores = rows["arm"].str.endswith("_fp8")
+        is_control = parts["form"].isin(["lean", "lean_block"]) & (rows["precision"] == FP32)
         as_plain = parts["plain"] + ", " + rows["precision"]
         in_fp32 = (rows["arm"] + f", {FP32}").where(rows["precision"] != FP32)
-        rows["compared_with"] = as_plain.where(rows["stores"] | rows["is_control"], in_fp32)
-        rows["stored_error"], rows["arithmetic"] = None, ""
-        for line, runs in rows["finished"].items():
-            words = sorted({run.arithmetic for run in runs.values()} - {""})
-            errors = [row["error"] for run in runs.values() for row in run.samples.get("stored", ())]
-            if errors:
-                rows.loc[line, "stored_error"] = max(errors)
-                words.append(f"kept in FP8 with an error of {max(errors):.1%}")
-            rows.loc[line, "arithmetic"] = "; ".join(words)
-        rows["stored_error"] = rows["stored_error"].astype(float)
-        said = self.df[self.df["message"] != ""].sort_values("seed", kind="stable")
-        remarks = "seed " + said["seed"].astype(str) + ": " + [_outcome(record) for record in said["record"]]
-        gathered = remarks.groupby(said["line"]).agg(list)
-        rows["remarks_on_runs"] = [gathered.get(line, []) for line in rows.index]
-        rows["remarks"] = rows["remarks_on_runs"].map("; ".join)
-        return rows
+        stored_error, arithmetic = [], []
+        for runs in rows["finished"]:
+            stored = [one for run in runs.values() for one in run.samples.get("stored", ())]
+            error = max((one["error"] for one in stored), default=float("nan"))
+            kept = [f"kept in FP8 with an error of {error:.1%}"] * bool(stored)
+            ran = sorted({run.arithmetic for run in runs.values()} - {""})
+            stored_error.append(error)
+            arithmetic.append("; ".join([*ran, *kept]))
+        failed = self.df[self.df["message"] != ""].sort_values("seed", kind="stable")
+        words = failed["record"].map(outcome).map(one_line)
+        remarks = "seed " + failed["seed"].astype(str) + ": " + words
+        gathered = remarks.groupby(failed["line"]).agg(list)
+        of_lines: Any = [gathered.get(line, []) for line in rows.index]
+        return rows.assign(
+            as_published=~parts["plain"].str.contains(":"),
+            stores=stores,
+            is_control=is_control,
+            compared_with=as_plain.where(stores | is_control, in_fp32),
+            stored_error=stored_error,
+            arithmetic=arithmetic,
+            remarks_on_runs=of_lines,
+            remarks=["; ".join(some) for some in of_lines],
+        )
 
     def less(self, metric: Metric) -> dict[str, Score]:
         """Return by row the paired difference to the row that one is compared with; without those that have none."""
@@ -75,21 +83,22 @@ class Precisions(Runs):
         return {line: score for line, score in apart.items() if score}
 
 
-def _outcome(run: Record) -> str:
-    return one_line(f"{run.status}: {run.message}" if run.status != "ok" else run.message)
-
-
 def select(records: Records) -> list[Precisions]:
     """Return a page per device, dataset and model; of runs of several lengths the longest."""
     df = frame.of(records)
     probes, trained = newest_probes(df), df[df["measure"] == "train"]
-    models: list[Any] = [_model(record) for record in trained["record"]]
     steps = [sum(int(stage["steps"]) for stage in stages_of(record)) for record in trained["record"]]
-    trained = trained.assign(model=models, steps=steps, line=trained["arm"] + ", " + trained["precision"])
+    layers, width = (frame.column(trained, f"workload.{name}") for name in ("layers", "width"))
+    size = layers.astype("str") + "x" + width.astype("str")
+    trained = trained.assign(
+        model_size=size.where(layers.notna() & width.notna(), ""),
+        steps=steps,
+        line=trained["arm"] + ", " + trained["precision"],
+    )
     pages = []
     for device, mine in frame.by_device(trained):
-        for words, here in frame.groups(mine, "model"):
-            workload, dataset, *_ = words
+        for model, here in frame.groups(mine, ["workload", "dataset", "model_size"]):
+            words = tuple(filter(None, model))
             most = here["steps"].max()
             shorter = int((here["steps"] < most).sum())
             notes = [f"{shorter} run(s) of fewer than {most:,} steps are left out."] if shorter else []
@@ -101,15 +110,8 @@ def select(records: Records) -> list[Precisions]:
                 suffix=words,
                 left_out=(*notes, *others),
                 experiment=here["experiment"].iloc[0],
-                dataset=dataset,
-                probe=probes.get((dataset, workload)),
+                dataset=model[1],
+                probe=probes.get((model[1], model[0])),
             )
             pages.append(page)
     return pages
-
-
-def _model(record: Record) -> tuple[str, ...]:
-    """Return what all runs of a page share, as parts of its file names."""
-    model = frame.settings_of(record, "workload_settings")
-    size = [f"{model['layers']}x{model['width']}"] if {"layers", "width"} <= set(model) else []
-    return record.workload, record.dataset, *size

@@ -41,28 +41,26 @@ def over_seeds(runs: pd.DataFrame, by: str, keys: Sequence[Any], metric: Metric)
     """
     runs = runs.sort_values("seed", kind="stable")
     done = runs[runs["status"] == "ok"]
-    finished: dict[Any, dict[int, Record]] = {key: {} for key in keys}
-    for key, seed, record in zip(done[by], done["seed"], done["record"], strict=True):
-        finished[key][seed] = record
-    rows = pd.DataFrame({"finished": list(finished.values())}, index=pd.Index(keys, dtype=object))
+    found = [done[done[by] == key] for key in keys]
+    finished = [dict(zip(one["seed"], one["record"], strict=True)) for one in found]
+    rows = pd.DataFrame({"finished": finished}, index=pd.Index(keys, dtype=object))
     statuses = runs.groupby(by, sort=False)["status"].agg(lambda found: " / ".join(found.unique()))
     rows["status"] = statuses.reindex(rows.index, fill_value=NOT_RECORDED).where(~rows["finished"].map(bool), "ok")
     rows["seeds"] = [" ".join(map(str, seeds)) for seeds in rows["finished"]]
-    names = list(done.select_dtypes("number"))
-    of = done.astype(dict.fromkeys(names, float)).groupby(by, sort=False)
-    complete = of[names].count().eq(of.size(), axis=0)
-    rows = rows.join(of[names].mean().where(complete))
-    for statistic, end in (("min", "_low"), ("max", "_high")):
-        rows = rows.join(of[SIZES].agg(statistic).where(complete[SIZES]).add_suffix(end))
+    numbers, of = done.select_dtypes("number").astype(float), done[by]
+    lacks = numbers.isna().groupby(of, sort=False).any()
+    rows = rows.join(numbers.groupby(of, sort=False).mean().mask(lacks))
+    for end in ("min", "max"):
+        bound = numbers[SIZES].groupby(of, sort=False).agg(end).mask(lacks[SIZES])
+        rows = rows.join(bound.add_suffix({"min": "_low", "max": "_high"}[end]))
     for name in SIZES:
         rows[f"{name}_bounds"] = rows[name].notna().map({True: "range", False: None})
     met = done.dropna(subset="size_met").groupby(by, sort=False)["size_met"].agg(all)
     rows["size_met"] = met.reindex(rows.index).astype(object)
-    scores: Any = [score_of(metric, runs) for runs in rows["finished"]]
-    ends = [[curve_of(run)[-1].step for run in runs.values()] for runs in rows["finished"]]
-    steps: Any = [max(found, default=None) for found in ends]
-    examples: Any = [one and one.examples for one in scores]
-    rows = rows.assign(score=scores, train_steps=steps, validation_examples=examples)
+    ends = [[curve_of(run)[-1] for run in runs.values()] for runs in finished]
+    steps: Any = [max((point.step for point in points), default=None) for points in ends]
+    scores: Any = [score(metric, dict(enumerate(points))) for points in ends]
+    rows = rows.assign(score=scores, train_steps=steps, validation_examples=[one and one.examples for one in scores])
     return with_estimates(rows, {metric.name: scores})
 
 
@@ -87,7 +85,7 @@ def ends_of(metric: Metric, runs: Finished) -> dict[int, Reached]:
 
 def score_of(metric: Metric, runs: Finished) -> Score | None:
     """Return a metric over seeds; None without a finished run."""
-    return score(metric, ends_of(metric, runs)) if runs else None
+    return score(metric, ends_of(metric, runs))
 
 
 def less(metric: Metric, runs: Finished, others: Finished) -> Score | None:

@@ -5,7 +5,7 @@ A study has at most one run per arm, stage and seed; a search has one per settin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -103,13 +103,13 @@ class Runs(frame.Page):
     @cached_property
     def stages(self) -> list[tuple[str, int]]:
         """Return the stages of the longest run, by name, with their steps."""
-        runs = [[(str(stage["name"]), int(stage["steps"])) for stage in stages_of(record)] for record in self.shown]
+        runs = [[(str(one["name"]), int(one["steps"])) for one in stages_of(run)] for run in self.shown]
         return max(runs, key=lambda run: (len(run), sum(steps for _, steps in run)))
 
     @property
     def is_papers(self) -> bool:
         """Return whether the workload has the epoch of the paper's encoder."""
-        return all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in self.shown)
+        return all(workload_words(run)["examples_per_epoch"] == PAPER_EXAMPLES for run in self.shown)
 
     @property
     def dense_parameters(self) -> int | None:
@@ -126,8 +126,8 @@ class Runs(frame.Page):
     def over_seeds(self, by: str, keys: Sequence[Any]) -> pd.DataFrame:
         """Return what :func:`figures.stats.seeds.over_seeds` does, with the page and whether code was older."""
         rows = over_seeds(self.df, by, keys, self.metric)
-        older = self.df.loc[self.df["code_id"] != self.df["code_id"].iloc[-1], by]
-        return rows.assign(device=self.device, dataset=self.dataset, older_code=rows.index.isin(set(older)))
+        older = set(self.df.loc[self.is_older(self.df), by])
+        return rows.assign(device=self.device, dataset=self.dataset, older_code=rows.index.isin(older))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,35 +143,30 @@ class Study(Runs):
 
     def row(self, slot: TrainingSlot) -> Any:
         """Return the row of a slot, also where nothing was expected or recorded for it."""
-        rows = self.rows if slot in self.slots else self._rows((*self.slots, slot))
+        rows = self.rows if slot in self.slots else self._rows((slot,))
         return next(row for row in frame.each(rows) if row.slot == slot)
 
     def _rows(self, slots: Sequence[TrainingSlot]) -> pd.DataFrame:
         """Return a row per slot: its runs over seeds, beside dense after as many steps, and remarks on single runs."""
-        depth = max(len(slot.stages) for slot in self.slots)
+        metric, depth = self.metric, max(len(slot.stages) for slot in self.slots)
         of_slots: dict[str, Any] = {name: [getattr(slot, name) for slot in slots] for name in _OF_SLOTS}
         of_slots |= {"slot": list(slots), "target_ratio": [slot.target for slot in slots]}
         of_slots["run"] = [slot.name(depth) for slot in slots]
         of_slots["is_whole_dense"] = [slot.arm == DENSE and len(slot.stages) == depth for slot in slots]
         rows = self.over_seeds("slot", slots).assign(**of_slots)
         rows["label"] = rows["run"].where(~rows["older_code"], rows["run"] + f" {OLDER}")
-        curves: dict[int, list[CurvePoint]] = {}
+        dense: dict[int, list[CurvePoint]] = {}
         for runs in rows.loc[rows["arm"] == DENSE, "finished"]:
             for seed, run in runs.items():
-                curves.setdefault(seed, []).extend(curve_of(run))
-        then, remarks = [], []
-        for row in frame.each(rows):
-            own = self.df[self.df["slot"] == row.slot].set_index("seed")["record"].to_dict()
-            beside = {} if row.arm == DENSE else self._beside(row, curves)
-            then.append(beside)
-            remarks.append(self._remarks(row, own, beside, bool(curves)) if own else [])
-        metric = self.metric
+                dense.setdefault(seed, []).extend(curve_of(run))
+        then: Any = [{} if row.arm == DENSE else self._beside(row, dense) for row in frame.each(rows)]
+        remarks = [self._remarks(*pair, bool(dense)) for pair in zip(frame.each(rows), then, strict=True)]
+        rows["remarks_on_runs"] = pd.Series(remarks, rows.index, dtype=object)
         ends = [ends_of(metric, runs) for runs in rows["finished"]]
-        scores: Any = [score(metric, points) if points else None for points in then]
-        less: Any = [difference(metric, *pair) for pair in zip(ends, then, strict=True)]
-        words = pd.Series(remarks, rows.index, dtype=object)
-        rows = rows.assign(remarks_on_runs=words, remarks=words.map("; ".join), dense_score=scores, apart=less)
-        return with_estimates(rows, {f"dense_{metric.name}_then": scores, metric.less_column("dense"): less})
+        scores: Any = [score(metric, points) for points in then]
+        apart: Any = [difference(metric, *pair) for pair in zip(ends, then, strict=True)]
+        rows = rows.assign(remarks=rows["remarks_on_runs"].map("; ".join), dense_score=scores, apart=apart)
+        return with_estimates(rows, {f"dense_{metric.name}_then": scores, metric.less_column("dense"): apart})
 
     def _beside(self, row: Any, curves: Mapping[int, Sequence[CurvePoint]]) -> dict[int, CurvePoint]:
         """Return by seed the point of dense's curves nearest to the end of runs, at most half an epoch away."""
@@ -182,27 +177,28 @@ class Study(Runs):
                 found[seed] = near
         return found
 
-    def _remarks(
-        self, row: Any, runs: Mapping[int, Record], dense: Mapping[int, CurvePoint], has_dense: bool
-    ) -> list[str]:
-        """Return a remark per seed that failed, is missing or has a message, then how dense was compared."""
-        outcomes: dict[str, list[str]] = {}
-        for seed in self.seeds:
-            outcomes.setdefault(_outcome(runs.get(seed)), []).append(str(seed))
-        lines = [f"seed {', '.join(which)}: {words}" for words, which in outcomes.items() if words]
-        if apart := max((abs(point.step - row.train_steps) for point in dense.values()), default=0):
+    def _remarks(self, row: Any, then: Mapping[int, CurvePoint], has_dense: bool) -> list[str]:
+        """Return a remark per outcome of a seed, then how dense was compared; none where no seed has a record."""
+        runs = self.df[self.df["slot"] == row.slot].set_index("seed")["record"]
+        if runs.empty:
+            return []
+        outcomes = {seed: outcome(runs[seed]) if seed in runs else NOT_RECORDED for seed in self.seeds}
+        lines = [
+            f"seed {', '.join(str(seed) for seed in self.seeds if outcomes[seed] == words)}: {words}"
+            for words in dict.fromkeys(outcomes.values())
+            if words
+        ]
+        if apart := max((abs(point.step - row.train_steps) for point in then.values()), default=0):
             lines.append(f"dense is compared up to {apart:.0f} steps before or after")
-        if row.finished and not dense and has_dense and row.arm != DENSE:
+        if row.finished and not then and has_dense and row.arm != DENSE:
             lines.append(f"dense has no {self.metric.short} after as many steps of the same seed")
-        if 0 < len(dense) < len(row.finished):
-            lines.append(f"compared with dense over seed {', '.join(map(str, sorted(dense)))} only")
+        if 0 < len(then) < len(row.finished):
+            lines.append(f"compared with dense over seed {', '.join(map(str, sorted(then)))} only")
         return lines
 
 
-def _outcome(run: Record | None) -> str:
-    """Return the status and message of one seed's run; empty for a run without anything to report."""
-    if run is None:
-        return NOT_RECORDED
+def outcome(run: Record) -> str:
+    """Return the status and message of a run; empty for one without anything to report."""
     closed = ""
     if run.size_at_deadline is not None:
         closed = f"S was {run.size_at_deadline:.3f} when S0 had to be met, so ranks were closed, smallest entries first"
@@ -231,30 +227,15 @@ def comparable(
     df: pd.DataFrame, cell: Sequence[str] = _RUN, same: frame.Patterns = SAME
 ) -> tuple[pd.DataFrame, list[str]]:
     """Keep the trainings of one setting and budget, with the columns that tell them apart, and say what is left out."""
-    what, records = "training record(s) of this device and dataset", list(df["record"])
-    slots: list[Any] = [slot_of(record) for record in records]  # which checks what is read below
+    what, records = "training record(s) of this device and dataset", df["record"]
+    df = df.assign(slot=records.map(slot_of))  # which checks what is read below
     firsts = [stages_of(record)[0] for record in records]
-    first = pd.DataFrame([{f"first.{stage['name']}": stage["steps"]} for stage in firsts], index=df.index, dtype=object)
+    first = pd.DataFrame([{f"first.{one['name']}": one["steps"]} for one in firsts], df.index, dtype=object)
     metrics = [metric_of(record).name for record in records]
-    df = df.assign(slot=slots, metric_name=metrics, settings=frame.settings(df, frame.METHOD)).join(first)
+    df = df.assign(metric_name=metrics, settings=frame.settings(df, frame.METHOD)).join(first)
     kept, notes = frame.narrow(with_sizes(df), same, cell, what)
     kept, more = frame.narrow_each(kept, "depth", ["stages.*"], cell, what)
     return kept, notes + more
-
-
-def _study(df: pd.DataFrame, about: dict[str, Any]) -> Study:
-    kept, notes = comparable(df)
-    kept, more = frame.narrow_each(kept, "arm", _ARM, _RUN, "training record(s) of {}")
-    runs, found = frame.oldest_first(frame.newest(kept, _RUN)), set(kept["slot"])
-    about |= {"df": runs, "left_out": (*notes, *more, *frame.repeats(kept, _RUN, "training record(s)"))}
-    expected = _expected(about["experiment"], Runs(**about).is_papers, found)
-    return Study(**about, slots=tuple(sorted({*expected, *found}, key=lambda slot: slot.rank)))
-
-
-def _search(df: pd.DataFrame, about: dict[str, Any]) -> Runs:
-    kept, notes = comparable(df, _TRY)
-    shown = frame.oldest_first(frame.newest(kept, _TRY))
-    return Runs(**about, df=shown, left_out=(*notes, *frame.repeats(kept, _TRY, "training record(s)")))
 
 
 def newest_probes(df: pd.DataFrame) -> dict[tuple[str, str], Record]:
@@ -263,16 +244,18 @@ def newest_probes(df: pd.DataFrame) -> dict[tuple[str, str], Record]:
     return frame.by_cell(frame.oldest_first(probes), ["dataset", "workload"])
 
 
-def _by_dataset(records: Records) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
-    """Group training records by experiment, device, dataset and workload, with the fields of their page."""
+def _by_dataset(records: Records) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:
+    """Yield the training records of each experiment, device, dataset and workload, with the fields of their page."""
     df = frame.of(records)
     probes, trained = newest_probes(df), df[df["measure"] == "train"]
     timed = frame.oldest_first(df[(df["measure"] == "run") & (df["status"] == "ok")])
-    pages = []
-    for (experiment, device, dataset), of_data in frame.groups(trained, ["experiment", "device", "dataset"]):
-        for workload, found in frame.groups(of_data, "workload"):
-            data = (dataset, workload) if of_data["workload"].nunique() > 1 else (dataset,)
-            about = {
+    workloads = trained.groupby(["experiment", "device", "dataset"])["workload"].nunique()
+    for page, found in frame.groups(trained, ["experiment", "device", "dataset", "workload"]):
+        experiment, device, dataset, workload = page
+        data = (dataset, workload) if workloads[page[:3]] > 1 else (dataset,)
+        yield (
+            found,
+            {
                 "experiment": experiment,
                 "device": device,
                 "dataset": dataset,
@@ -281,16 +264,30 @@ def _by_dataset(records: Records) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
                 "suffix": data if experiment == EXPERIMENT else (*data, experiment),
                 "probe": probes.get((dataset, workload)),
                 "timed": timed,
-            }
-            pages.append((found, about))
-    return pages
+            },
+        )
 
 
 def studies(records: Records) -> list[Study]:
     """Return a study per experiment, device, dataset and workload, sorted; records of other measures are ignored."""
-    return [_study(*group) for group in _by_dataset(records)]
+    pages = []
+    for df, about in _by_dataset(records):
+        kept, notes = comparable(df)
+        kept, more = frame.narrow_each(kept, "arm", _ARM, _RUN, "training record(s) of {}")
+        left_out = (*notes, *more, *frame.repeats(kept, _RUN, "training record(s)"))
+        about |= {"df": frame.oldest_first(frame.newest(kept, _RUN)), "left_out": left_out}
+        found = set(kept["slot"])
+        slots = found | _expected(about["experiment"], Runs(**about).is_papers, found)
+        pages.append(Study(**about, slots=tuple(sorted(slots, key=lambda slot: slot.rank))))
+    return pages
 
 
 def searches(records: Records) -> list[Runs]:
     """Return pages as :func:`studies` does, with a run per setting of the method."""
-    return [_search(*group) for group in _by_dataset(records)]
+    pages = []
+    for df, about in _by_dataset(records):
+        kept, notes = comparable(df, _TRY)
+        left_out = (*notes, *frame.repeats(kept, _TRY, "training record(s)"))
+        shown = frame.oldest_first(frame.newest(kept, _TRY))
+        pages.append(Runs(**about, df=shown, left_out=left_out))
+    return pages

@@ -1,14 +1,12 @@
-"""Read one training record: its metric, its stages, what the run was for, its learning curve and its ranks.
-
-All reading of these parts of a record is here.
-"""
+"""Read one training record: its metric, its stages, what the run was for, its learning curve and its ranks."""
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from bench.core.record import Record, RecordError
 from bench.core.samples import per_example, unpacked
@@ -36,8 +34,9 @@ _IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 def metric_of(record: Record) -> Metric:
     """Return the metric that leads the workload; raises RecordError where none does, or without name or text."""
+    known = {field.name for field in fields(Metric)}
     try:
-        return Metric.of(record.metric)
+        return Metric(**{name: value for name, value in record.metric.items() if name in known})
     except TypeError:
         lacks = "a training record needs its leading metric, with name and text, in workload_words.metric."
         raise RecordError(f"record {record.cell_id}: {lacks}") from None
@@ -98,8 +97,8 @@ def stages_of(record: Record) -> list[dict[str, Any]]:
 def slot_of(record: Record) -> TrainingSlot:
     """Return the slot of a run, failed or not."""
     stages = stages_of(record)
-    names = tuple(str(stage["name"]) for stage in stages)
-    return TrainingSlot(record.arm, names, stages[-1].get("target"), stages[-1].get("target_mib"), record.ratio)
+    names, last = tuple(str(stage["name"]) for stage in stages), stages[-1]
+    return TrainingSlot(record.arm, names, last.get("target"), last.get("target_mib"), record.ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +109,8 @@ class CurvePoint(Reached):
     step: int
     stage: str
     ranks: Ranks  # of every tensorized layer; empty for a dense model
+    train_loss: float | None
+    seconds: float | None  # of training, evaluations apart
 
 
 def _ranks(raw: Any) -> Ranks:
@@ -135,6 +136,8 @@ def _point(record: Record, row: dict[str, Any]) -> CurvePoint:
         step=int(row["step"]),
         stage=str(row["stage"]),
         ranks=_ranks(row["ranks"]),
+        train_loss=row.get("train_loss"),
+        seconds=row.get("seconds"),
     )
     values = per_example(record, row)
     return point if values is None else replace(point, per_example=values, examples=values.size)
@@ -151,6 +154,18 @@ def curve_of(record: Record) -> tuple[CurvePoint, ...]:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"record {record.cell_id}: its learning curve cannot be read ({error!r}).") from None
+
+
+def curves(runs: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return the points of the learning curves of finished runs, seed by seed, each in a line with its parts.
+
+    Column ``by`` tells arms apart, ``place`` counts the points of a run.
+    """
+    points = runs.sort_values("seed", kind="stable")[[by, "seed", "record"]]
+    points = points.assign(point=points["record"].map(curve_of)).explode("point")
+    points["place"] = points.groupby(level=0).cumcount()
+    parts = pd.DataFrame(map(vars, points["point"]), columns=[field.name for field in fields(CurvePoint)])
+    return pd.concat([points.reset_index(drop=True), parts], axis=1)
 
 
 def ranks_before(record: Record) -> Ranks:
