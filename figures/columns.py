@@ -326,12 +326,15 @@ def left_columns(table: pd.DataFrame) -> frozenset[str]:
     return frozenset(str(name) for name, cells in table.items() if cells.astype(str).str.match(numbers).mean() < 0.5)
 
 
-def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, str]) -> pd.DataFrame:
+def across(
+    table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, str], once: Sequence[str] = ()
+) -> pd.DataFrame:
     """Return a table for people with a line per value of ``rows``, and columns for each value of ``columns``.
 
     Args:
         table: with the CSV's columns; one line per pair of ``rows`` and ``columns``, the latter numbers or words.
         values: by the column that is shown the one with its ratio, which follows in parentheses; or an empty string.
+        once: columns that are the same for all ``columns``, which come first.
 
     Example:
         >>> table = pd.DataFrame({"arm": ["comera", "dense"], "batch_size": 8, "step_time_ms": [10.0, 44.0],
@@ -344,6 +347,7 @@ def across(table: pd.DataFrame, rows: str, columns: str, values: Mapping[str, st
     older = set(table.loc[table["older_code"].astype(bool), rows]) if "older_code" in table else set()
     heading = readable(table[[rows]], [rows]).columns[0]
     shown = {heading: [f"{name} {OLDER}" if name in older else name for name in names]}
+    shown |= readable(table.drop_duplicates(rows), once).to_dict("list")  # type: ignore[arg-type]
     for value, ratio in values.items():
         ends = [f"{name}{end}" for name in (value, ratio) for end in ("_low", "_high")]
         some = [rows, columns, value, *([ratio] if ratio else [])]

@@ -230,6 +230,11 @@ def oldest_first(df: pd.DataFrame) -> pd.DataFrame:
     return df[~df.index.duplicated()].sort_values(_NEWEST, kind="stable")
 
 
+def in_order(df: pd.DataFrame, column: str, place: Callable[[Any], Any]) -> pd.DataFrame:
+    """Return rows by the places of a column's values; rows of equal ones stay in their order."""
+    return df.sort_values(column, key=lambda values: values.map(place), kind="stable")
+
+
 def by_cell(df: pd.DataFrame, cell: Sequence[str]) -> dict[Any, Record]:
     """Return records by the values of columns: as they are of one column, else as tuples; None where one is missing."""
     values = [[None if _is_missing(value) else value for value in df[name]] for name in cell]

@@ -13,9 +13,10 @@ grows at none: not reproduced. Anything between: partly. Times of a CPU decide n
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -29,21 +30,32 @@ from figures import frame
 from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm
 from figures.artifact import Artifact
 from figures.artifacts.fig1 import among
-from figures.claims.claims import Claim, Finding, Judgement, undecided
+from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
-from figures.columns import across, bounds_kinds, readable, time_column, unit_of
+from figures.columns import across, bounds_kinds, time_column, unit_of
 from figures.draw.captions import Caption, beside
 from figures.draw.footnotes import Footnotes, has_failed
 from figures.draw.layout import INNER, panel_page
-from figures.draw.style import DENSE_STROKE, FAINT, INK, note, number_axis, stroke_handle, strokes, whisker_handles
+from figures.draw.style import (
+    DENSE_STROKE,
+    INK,
+    Stroke,
+    note,
+    nothing_drawn,
+    number_axis,
+    stroke_handle,
+    strokes,
+    whisker_handles,
+    whiskers,
+)
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
 from figures.stats.reach import reach_of
 from figures.stats.sizes import FULL_SIZE_PARAMETERS, equal_size
 from figures.stats.time_values import ratio_columns, time_ratio
-from figures.text import significant, unpaired, with_bounds
+from figures.text import NOT_IN_GRID, significant, unpaired, with_bounds
 
 EXPERIMENTS = ("ratios", "ratios_memory")
 
@@ -58,40 +70,20 @@ class Fig12Page(cells.TimesAndMemory):
     experiments: ClassVar = EXPERIMENTS
     toggles: Toggles
 
-    @property
-    def arms(self) -> list[str]:
-        """Return those that have a ratio, in drawing order."""
-        return sorted(self.found("arm") - {DENSE}, key=by_arm)
-
-    @property
-    def time_batches(self) -> list[int]:
-        return sorted(set(self.runs["batch_size"]))
-
-    def memory_batches(self, target: str) -> list[int]:
-        return sorted(set(self.plans.loc[self.plans["predicted_for"] == target, "batch_size"]))
-
 
 def select(records: Records) -> list[Fig12Page]:
     """Return a page per device, precision and toggles; a prediction belongs to every page of its precision."""
     pages = []
+    same = {"memory_cell": MEMORY_CELL, "each": (*frame.METHOD, "!method.ratio", "!method.ranks_of_ratio")}
     for device, df in frame.by_device(records):
         dense, runs = df["arm"] == DENSE, df["measure"] == "run"
-        swept = frame.column(df, "method.ratio").notna() | frame.column(df, "method.ranks_of_ratio").notna()
+        swept = df.reindex(columns=["method.ratio", "method.ranks_of_ratio"]).notna().any(axis=1)
         ratio = df["ratio"].where(dense | swept)
         df = df.assign(beside=ratio.where(runs | ~dense, 1.0), ratio=ratio.where(~dense, 1.0))
-        timed = set(df.loc[runs, "precision"])
-        own = df[runs | (df["measure"] == "predict") & ~df["precision"].isin(timed)]
-        for toggles in sorted(set(own["toggles"]), key=lambda one: one.rank):
-            page = cells.choose(
-                among(df, toggles),
-                Fig12Page,
-                CELL,
-                memory_cell=MEMORY_CELL,
-                each=(*frame.METHOD, "!method.ratio", "!method.ranks_of_ratio"),
-                **device,
-                **toggles.page,
-            )
-            pages.append(page)
+        predicted = (df["measure"] == "predict") & ~df["precision"].isin(df.loc[runs, "precision"])
+        for toggles in sorted(set(df.loc[runs | predicted, "toggles"]), key=lambda one: one.rank):
+            about: dict[str, Any] = {**device, **toggles.page, **same}
+            pages.append(cells.choose(among(df, toggles), Fig12Page, CELL, **about))
     return [page for page in pages if len(page.df)]
 
 
@@ -102,54 +94,49 @@ def table(page: Fig12Page) -> pd.DataFrame:
     """
     batches = pd.DataFrame({"batch_size": sorted(page.found("batch_size"))})
     timed = page.runs.loc[page.runs["arm"] == DENSE, ["batch_size", "beside"]]
-    jobs = batches.merge(timed, "left").fillna({"beside": 1.0}).assign(arm=DENSE, ratio=1.0).sort_values("beside")
-    ratios = page.df.loc[page.df["arm"] != DENSE, ["batch_size", "ratio"]].drop_duplicates().sort_values("ratio")
-    models = ratios.merge(pd.DataFrame({"arm": page.arms}), "cross").assign(beside=lambda one: one["ratio"])
-    grid = pd.concat([jobs, models]).sort_values("batch_size", kind="stable", ignore_index=True)
-    about: dict[str, Any] = {"device": page.device, **vars(page.toggles)}
-    grid = grid.assign(**about)
-    dense: dict[str, Any] = {"arm": DENSE, "ratio": 1.0}
+    jobs = batches.merge(timed, "left").fillna({"beside": 1.0}).sort_values("beside")
+    models = page.df[page.df["arm"] != DENSE]
+    arms = pd.DataFrame({"arm": sorted(set(models["arm"]), key=by_arm)})
+    models = models[["batch_size", "ratio"]].drop_duplicates().sort_values("ratio").merge(arms, "cross")
+    grid = pd.concat([jobs.assign(arm=DENSE, ratio=1.0), models.assign(beside=models["ratio"])])
+    grid = grid.sort_values("batch_size", kind="stable", ignore_index=True)
+    place: dict[str, Any] = {"device": page.device, **vars(page.toggles)}
+    grid = grid.assign(**place)
     is_dense = grid["arm"] == DENSE
+    dense: dict[str, Any] = {"arm": DENSE, "ratio": 1.0}
 
     plans = page.plans.sort_values("predicted_for", ascending=False)  # for CUDA first
     counted = pd.concat([page.runs.sort_values("beside"), plans]).dropna(subset="flops_per_step")
     counted = counted.drop_duplicates(list(MEMORY_CELL))
-    known, whole = (
+    own, of_dense = (
         cells.at(lines, counted, MEMORY_CELL, ["parameters", "flops_per_step"]).apply(cells.numbers)
         for lines in (grid, grid.assign(**dense))
     )
-    records = page.timed(grid, "record")["record"]
-    plans_of = [frame.known(page.predicted(grid, target, "record")["record"]) for target in TARGETS]
-    reach = [str(reach_of(*found) or "") for found in zip(frame.known(records), *plans_of, strict=True)]
+    records = page.record_of(grid)
+    held = [records, *(page.predicted(grid, target, "record")["record"] for target in TARGETS)]
+    reach = [str(reach_of(*found) or "") for found in zip(*map(frame.known, held), strict=True)]
     ours = records.where(grid["arm"] == COMERA)
-    over = {
-        name: ratio_columns(name, ours, page.timed(grid.assign(arm=rival), "record")["record"]).drop(columns="pairing")
-        for name, rival in (
-            ("time_over_low_rank", SIZE_RIVAL),
-            ("time_over_low_rank_of_equal_rank", RANK_RIVAL),
-        )
-    }
-    measured = page.measured(grid)
-    peaks = ["allocated_mib", "reserved_mib"]  # dense's are those of its first job that has them
-    measured[peaks] = measured[peaks].where(
-        ~is_dense, measured[peaks].groupby([is_dense, grid["batch_size"]]).transform("first")
-    )
+    over_size, over_rank = (page.record_of(grid, arm=arm) for arm in (SIZE_RIVAL, RANK_RIVAL))
+    flops = own["flops_per_step"]
+    measured, peaks = page.measured(grid), ["allocated_mib", "reserved_mib"]
+    # dense's are those of its first job that has them
+    first = measured[peaks].groupby([is_dense, grid["batch_size"]]).transform("first")
+    measured[peaks] = measured[peaks].mask(is_dense, first)
     parts = [
         grid[["device", "precision", "cuda_graph", "compile", *MEMORY_CELL, "beside"]],
-        (whole["parameters"] / known["parameters"]).mask(is_dense).rename("size_ratio"),
-        known["parameters"],
-        page.times(grid, DENSE, {"arm": DENSE}, grid["batch_size"].isin(page.time_batches)),
-        *over.values(),
-        known["flops_per_step"],
-        (known["flops_per_step"] / whole["flops_per_step"]).mask(is_dense).rename("flops_over_dense"),
+        (of_dense["parameters"] / own["parameters"]).mask(is_dense).rename("size_ratio"),
+        own["parameters"],
+        page.times(grid, DENSE, {"arm": DENSE}, grid["batch_size"].isin(page.runs["batch_size"])),
+        ratio_columns("time_over_low_rank", ours, over_size),
+        ratio_columns("time_over_low_rank_of_equal_rank", ours, over_rank),
+        flops,
+        (flops / of_dense["flops_per_step"]).mask(is_dense).rename("flops_over_dense"),
         pd.Series(reach, name="reach"),
-        *(
-            page.memory(grid, target, DENSE, dense, grid["batch_size"].isin(page.memory_batches(target)))
-            for target in TARGETS
-        ),
-        measured,
     ]
-    return pd.concat(parts, axis=1)
+    for target in TARGETS:
+        asked = page.plans.loc[page.plans["predicted_for"] == target, "batch_size"]
+        parts.append(page.memory(grid, target, DENSE, dense, grid["batch_size"].isin(asked)))
+    return pd.concat([*parts, measured], axis=1).drop(columns="pairing")
 
 
 def shown(page: Fig12Page, table: pd.DataFrame) -> pd.DataFrame:
@@ -157,21 +144,18 @@ def shown(page: Fig12Page, table: pd.DataFrame) -> pd.DataFrame:
 
     Dense has one line, whose time is the median over its jobs.
     """
-    dense, time = table[table["arm"] == DENSE], time_column(page.per)
-    median = dense.groupby("batch_size")[time].transform("median")
-    timed = dense.assign(**{time: median, "time_status": dense["time_status"].mask(median.notna(), "ok")})
-    once = pd.concat([timed.drop_duplicates("batch_size"), table[table["arm"] != DENSE]]).sort_index()
-    models = once.sort_values("ratio", kind="stable", ignore_index=True)
-    names = models["arm"] + ", ratio " + models["ratio"].map("{:g}".format)
-    models["arm"] = models["arm"].where(models["arm"] == DENSE, names)
-    for kind in ("time", *TARGETS):
-        models[f"{kind}_status"] = models["reach"].where(models["reach"] != "", models[f"{kind}_status"])
+    is_dense, time = table["arm"] == DENSE, time_column(page.per)
+    median = table[time].where(is_dense).groupby(table["batch_size"]).transform("median")
+    models = table.assign(**{time: table[time].mask(is_dense, median)})
+    models["time_status"] = models["time_status"].mask(is_dense & median.notna(), "ok")
+    is_beyond, statuses = models["reach"] != "", [f"{kind}_status" for kind in ("time", *TARGETS)]
+    models[statuses] = models[statuses].mask(is_beyond, models["reach"], axis=0)
+    models["arm"] += (", ratio " + models["ratio"].map("{:g}".format)).mask(is_dense, "")
+    is_first = ~table.duplicated(["arm", "batch_size"])
+    models = models[~is_dense | is_first].sort_values("ratio", kind="stable")
     values = {time: f"time_over_{DENSE}"}
     values |= {f"{target}_peak_mib": f"{target}_over_{DENSE}" for target in _targets(page, table)}
-    found = across(models, "arm", "batch_size", values)
-    sizes = readable(models.drop_duplicates("arm"), ["size_ratio"])
-    found.insert(1, sizes.columns[0], sizes.iloc[:, 0].to_numpy())
-    return found
+    return across(models, "arm", "batch_size", values, ["size_ratio"])
 
 
 def _targets(page: Fig12Page, table: pd.DataFrame) -> list[str]:
@@ -182,227 +166,200 @@ def _targets(page: Fig12Page, table: pd.DataFrame) -> list[str]:
 
 def about(_: Fig12Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return the dense model's parameters, what is out of which arm's reach, and what failed with its ratio."""
-    count = table.loc[table["arm"] == DENSE, "parameters"].dropna()
     out, within = table[table["reach"] != ""], table[table["reach"] == ""]
-    named = within["arm"] + within["arm"].map(lambda arm: " beside ratio " if arm == DENSE else ", ratio ")
+    words = within["arm"].map(lambda arm: " beside ratio " if arm == DENSE else ", ratio ")
+    counts = table.loc[table["arm"] == DENSE, "parameters"].dropna()
     return {
-        "parameters": int(count.iloc[0]) if len(count) else 0,
+        "parameters": int(counts.iloc[0]) if len(counts) else 0,
         "full_size": FULL_SIZE_PARAMETERS,
-        "beyond": {
-            key: [f"{ratio:g}" for ratio in sorted(set(some["ratio"]))]
-            for key, some in out.groupby(["arm", "reach"], sort=False)
-        },
-        "named": within.assign(arm=named + within["beside"].map("{:g}".format)),
+        "beyond": out.groupby(["arm", "reach"], sort=False)["ratio"].agg(
+            lambda some: [f"{ratio:g}" for ratio in sorted(set(some))]
+        ),
+        "named": within.assign(arm=within["arm"] + words + within["beside"].map("{:g}".format)),
     }
 
 
-class Quantity(NamedTuple):
-    """A quantity that is drawn against the ratio; ``time`` as a ratio to dense's in the same job, with bounds."""
-
-    title: str
-    axis: str
-    batches: Sequence[int]  # a panel for each
-    column: str  # what is drawn; its ratio to dense's is in the column {over}_over_dense
-    over: str
-    unit: str  # in which dense's value is written
-    scale: float  # how many of the table's unit are one of it
-    reasons: Sequence[str]  # whose status may say why a value is missing, in this order
-
-
-def _points(page: Fig12Page, here: pd.DataFrame, quantity: Quantity, footnotes: Footnotes) -> pd.DataFrame:
-    """Return the lines of arms with ``y``, ``low`` and ``high`` as drawn, or the number of the reason ``why`` not."""
-    lines = here[here["arm"] != DENSE].sort_values("ratio", kind="stable")
-    lines = lines.sort_values("arm", key=lambda arms: arms.map(page.arms.index), kind="stable")
-    lines["over"] = lines[f"{quantity.over}_over_dense"]
-    if quantity.title == "time":
-        lines = lines.assign(y=lines["over"], low=lines["time_over_dense_low"], high=lines["time_over_dense_high"])
-    else:
-        lines = lines.assign(y=lines[quantity.column].replace(0, np.nan) / quantity.scale, low=np.nan, high=np.nan)
-    why = {}
-    for place, line in lines[lines["y"].isna() & (lines["reach"] == "")].iterrows():
-        found = [(line[f"{kind}_status"], line[f"{kind}_message"]) for kind in quantity.reasons]
-        reason = next((one for one in found if has_failed(one[0])), found[0])
-        why[place] = footnotes.number(*(("timed without dense to compare with",) if reason[0] == "ok" else reason))
-    return lines.assign(why=pd.Series(why, dtype="float64"))
-
-
-def crossings(over: pd.Series) -> list[float]:
-    """Return the ratios at which a curve passes 1, interpolated between neighbours on logarithmic axes.
-
-    Args:
-        over: the curve, by ratio.
+def crossings(lines: pd.DataFrame, arm: str) -> list[float]:
+    """Return the ratios at which an arm is as good as dense, interpolated between neighbours on logarithmic axes.
 
     Example:
-        >>> crossings(pd.Series([2.0, 0.5], index=[1.5, 6.0]))
+        >>> crossings(pd.DataFrame({"arm": "comera", "ratio": [1.5, 6.0], "over": [2.0, 0.5]}), "comera")
         [3.0]
     """
+    over = lines[lines["arm"] == arm].set_index("ratio")["over"].dropna()
     found = []
-    for (left, start), (right, end) in itertools.pairwise(np.log(over.dropna()).items()):
+    for (left, start), (right, end) in itertools.pairwise(np.log(over).items()):
         if (start < 0) != (end < 0):
             found.append(round(left * (right / left) ** (start / (start - end)), 12))
     return found
 
 
 _COLUMNS, _HEIGHT = 4, 2.1  # panels of a row, and their height in inches
-_FOOT = 0.085  # of a panel's height: a line at its foot, which says why values of an arm are missing
-_RING: dict[str, Any] = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": INK, "linestyle": ""}
+_FOOT = 0.085  # of a panel's height: a line at its foot, where values of an arm are missing
+_RING: dict[str, Any] = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": INK}
+_BAND: dict[str, Any] = {"facecolor": DENSE_STROKE.colour, "alpha": 0.18, "linewidth": 0}
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.2, "linestyle": ""}
 _ALLOCATED: dict[str, Any] = {"marker": "+", "markersize": 6, "linestyle": ""}
 
 #: Where a curve's ratio is written beside its ring, by the curve's number: where falling curves and other ratios leave
-#: room. A shift in points, and what of the text is put there.
-_BESIDE_RING = (((4.5, 3.5), "left", "bottom"), ((-4.5, -3.5), "right", "top"), ((4.5, -3.5), "left", "top"))
+#: room. The direction, and what of the text is put there.
+_BESIDE_RING = ((1, 1, "left", "bottom"), (-1, -1, "right", "top"), (1, -1, "left", "top"))
+
+
+#: Title, axis and unit of a quantity, with its lines.
+_Lines = tuple[str, str, str, pd.DataFrame]
+
+
+def _quantities(page: Fig12Page, table: pd.DataFrame) -> Iterator[_Lines]:
+    """Yield title, axis and unit of each quantity, with its lines.
+
+    Lines have the ``value`` in that unit; ``y``, ``low`` and ``high`` as drawn; ``over``, the ratio to dense's; and the
+    ``status`` that says why there is none.
+    """
+    why = {
+        kind: table[[f"{kind}_status", f"{kind}_message"]].set_axis(["status", "message"], axis=1)
+        for kind in ("time", *TARGETS)
+    }
+    lines = table.assign(allocated_mib=np.nan, low=np.nan, high=np.nan)
+    (unit, scale), is_timed = unit_of(table, page.per), table["time_status"] != NOT_IN_GRID
+    value, over = table[time_column(page.per)] * scale, table["time_over_dense"]
+    middle = value.groupby([table["arm"], table["batch_size"]]).transform("median")
+    y = over.mask(table["arm"] == DENSE, value / middle)
+    times = lines.assign(value=value, over=over, y=y, **why["time"])
+    times[["low", "high"]] = table[["time_over_dense_low", "time_over_dense_high"]]
+    yield "time", f"time per {page.per} / dense", unit, times[is_timed]
+
+    reason = why["time"]
+    for target in TARGETS:  # the first that has failed
+        failed = why[target]["status"].map(has_failed) & ~reason["status"].map(has_failed)
+        reason = reason.mask(failed, why[target])
+    value = table["flops_per_step"].replace(0, np.nan) / 1e9
+    work = lines.assign(value=value, over=table["flops_over_dense"], y=value, **reason)
+    yield "FLOPs", "GFLOP per step", "GFLOP", work[is_timed] if is_timed.any() else work
+
+    for target in sorted(TARGETS, key=lambda target: target != page.kind):
+        value, over = table[f"{target}_peak_mib"], table[f"{target}_over_dense"]
+        peaks = lines.assign(value=value, over=over, y=value, **why[target])
+        if target == page.kind == "cuda":
+            peaks["allocated_mib"] = table["allocated_mib"]
+        if value.notna().any():
+            axis = f"peak predicted for {'CUDA' if target == 'cuda' else 'a CPU'}, MiB"
+            yield "memory", axis, "MiB", peaks[peaks["status"] != NOT_IN_GRID]
 
 
 def draw(page: Fig12Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw a panel per quantity and batch size; quantities share a row of panels where all of theirs fit."""
-    (unit, scale), timed = unit_of(table, page.per), page.time_batches
-    batches, column = timed or sorted(page.found("batch_size")), time_column(page.per)
-    quantities = [
-        Quantity("time", f"time per {page.per} / dense", timed, column, "time", unit, 1 / scale, ["time"]),
-        Quantity("FLOPs", "GFLOP per step", batches, "flops_per_step", "flops", "GFLOP", 1e9, ["time", *TARGETS]),
-    ]
-    for target in _targets(page, table):
-        axis = f"peak predicted for {'CUDA' if target == 'cuda' else 'a CPU'}, MiB"
-        peak, of = f"{target}_peak_mib", page.memory_batches(target)
-        quantities.append(Quantity("memory", axis, of, peak, target, "MiB", 1.0, [target]))
-
     footnotes, rows = Footnotes(), list[list[Any]]()
-    for quantity in quantities:
+    for title, axis, unit, lines in _quantities(page, table):
         own = []
-        for batch in quantity.batches:
-            here = table[table["batch_size"] == batch]
-            if not quantity.over == page.kind == "cuda":  # what the allocator's peaks can stand beside
-                here = here.assign(allocated_mib=np.nan)
-            own.append((quantity, batch, here[here["arm"] == DENSE], _points(page, here, quantity, footnotes)))
+        for batch, here in lines.groupby("batch_size"):
+            here = frame.in_order(here, "arm", by_arm).assign(why=np.nan)
+            unknown = here["y"].isna() & (here["arm"] != DENSE) & (here["reach"] == "")
+            for line in frame.each(here[unknown]):
+                unpaired = ("timed without dense to compare with",)
+                reason = unpaired if line.status == "ok" else (line.status, line.message)
+                here.loc[line.Index, "why"] = footnotes.number(*reason)
+            own.append((f"{title}, batch {batch}", axis, unit, here))
         if rows and len(rows[-1]) + len(own) <= _COLUMNS:
             rows[-1] += own
         else:
             rows += [own[start : start + _COLUMNS] for start in range(0, len(own), _COLUMNS)]
-
-    titles = [[f"{quantity.title}, batch {batch}" for quantity, batch, *_ in row] for row in rows]
     panels = [panel for row in rows for panel in row]
-    handles = _legend(page, table, panels)
-    paper, axes = panel_page(caption, titles, _HEIGHT, handles, 4, footnotes.lines())
-    ratios = sorted(set(page.df.loc[page.df["arm"] != DENSE, "ratio"]))
-    for one, (quantity, _, dense, points) in zip(itertools.chain(*axes), panels, strict=True):
-        _ratio_axis(one, ratios)
-        _draw_panel(one, quantity, dense, points, page.arms)
-    return paper.finish()
+    models = pd.concat([lines[lines["arm"] != DENSE] for *_, lines in panels])
+    looks = strokes(list(models["arm"].unique()))
 
-
-def _legend(page: Fig12Page, table: pd.DataFrame, panels: Sequence[Any]) -> list[Any]:
-    """Return a handle for everything that the panels show."""
-    handles: list[Any] = [stroke_handle(stroke, arm) for arm, stroke in strokes(page.arms).items()]
-    handles.append(stroke_handle(DENSE_STROKE, "dense"))
-    points = pd.concat([points for *_, points in panels])
+    handles: list[Any] = [stroke_handle(stroke, arm) for arm, stroke in looks.items()]
+    handles.append(stroke_handle(DENSE_STROKE, DENSE))
     jobs = table[table["arm"] == DENSE].groupby("batch_size")[time_column(page.per)].nunique()
     if (jobs > 1).any():
-        handles.append(Patch(facecolor=DENSE_STROKE.colour, alpha=0.18, label="dense, lowest to highest of its jobs"))
+        handles.append(Patch(**_BAND, label="dense, lowest to highest of its jobs"))
     handles += whisker_handles(bounds_kinds(table, f"time_over_{DENSE}"))
-    curves = [curve.set_index("ratio")["over"] for *_, one in panels for _, curve in one.groupby("arm")]
-    if any(map(crossings, curves)):
-        handles.append(Line2D([], [], **_RING, label="crossover with dense: ratio beside it"))
-    if points["y"].isna().any():
-        handles.append(Line2D([], [], **_CROSS, color=INK, label="no value: out of reach, or reason below"))
-    if points["allocated_mib"].notna().any():
+    if any(crossings(lines, arm) for *_, lines in panels for arm in looks):
+        handles.append(Line2D([], [], linestyle="", **_RING, label="crossover with dense: ratio beside it"))
+    if models["y"].isna().any():
+        words = "no value: out of reach, or reason below"
+        handles.append(Line2D([], [], **_CROSS, color=INK, label=words))
+    if models["allocated_mib"].notna().any():
         handles.append(Line2D([], [], **_ALLOCATED, color=INK, label="allocated, measured"))
-    return handles
+
+    titles = [[title for title, *_ in row] for row in rows]
+    paper, axes = panel_page(caption, titles, _HEIGHT, handles, 4, footnotes.lines())
+    for one, (_, axis, unit, lines) in zip(itertools.chain(*axes), panels, strict=True):
+        _ratio_axis(one, sorted(set(models["ratio"])))
+        one.set_ylabel(axis, fontsize=7.5, labelpad=2)
+        one.tick_params(axis="y", labelsize=7, pad=2)
+        _draw_panel(one, lines, unit, looks)
+    return paper.finish()
 
 
 def _ratio_axis(axes: Any, ratios: Sequence[float]) -> None:
     """Scale the axis of ratios, which is the same for all panels, with a tick at each whose label finds room."""
-    first, last = 1.0, max([2.0, *ratios])
+    last = max([2.0, *ratios])
     axes.set_xscale("log")
-    axes.set_xlim(first / 1.12, last * 1.12)
+    axes.set_xlim(1 / 1.12, last * 1.12)
     beside = 0.75  # inches of a panel that the labels beside its axes take at most
     width = INNER / axes.get_subplotspec().get_gridspec().ncols - beside
-    inches = width / math.log(last / first * 1.12**2)
-    ticks = [last]
-    for ratio in sorted({first, *ratios} - {last}, key=lambda one: (one != first, -one)):
-        apart = [(abs(math.log(ratio / tick)) * inches, len(f"{ratio:g}{tick:g}")) for tick in ticks]
-        if all(found >= 0.05 + 0.03 * characters for found, characters in apart):
+    inches, ticks = width / math.log(last * 1.12**2), [last]
+    for ratio in dict.fromkeys([1.0, *reversed(ratios)]):
+        room = {tick: 0.05 + 0.03 * len(f"{ratio:g}{tick:g}") for tick in ticks}
+        if all(abs(math.log(ratio / tick)) * inches >= least for tick, least in room.items()):
             ticks.append(ratio)
     number_axis(axes.xaxis, FixedLocator(sorted(ticks)), "g")
     axes.set_xlabel("dense parameters / parameters", fontsize=7.5)
 
 
-def _draw_panel(axes: Any, quantity: Quantity, dense: pd.DataFrame, points: pd.DataFrame, arms: Sequence[str]) -> None:
+def _draw_panel(axes: Any, lines: pd.DataFrame, unit: str, looks: Mapping[str, Stroke]) -> None:
     """Draw dense as a line, and a curve per arm with its crossovers; at the foot a line per arm for what is missing."""
-    axes.set_ylabel(quantity.axis, fontsize=7.5, labelpad=2)
-    axes.tick_params(axis="y", labelsize=7, pad=2)
-    known, is_time = dense[quantity.column].dropna(), quantity.title == "time"
-    middle = known.median() if len(known) else 0.0
-    level, low, high = (
-        (1.0, known.min() / middle, known.max() / middle) if is_time and middle else (middle / quantity.scale,) * 3
-    )
-    allocated = dense["allocated_mib"].dropna().head(1)
-    missing = points[points["y"].isna()]
-
-    drawn = pd.concat(
-        [
-            points[["low", "y", "high", "allocated_mib"]].stack(),
-            allocated,
-            pd.Series([low, level, high] if middle else []),
-        ]
-    ).dropna()
+    dense = lines[lines["arm"] == DENSE].dropna(subset="y")
+    missing = lines[lines["y"].isna() & (lines["arm"] != DENSE)]
+    drawn = lines[["y", "low", "high", "allocated_mib"]].stack().dropna()
     if drawn.empty:
-        axes.set_yticks([])
-        axes.text(0.5, 0.5, "nothing recorded", transform=axes.transAxes, ha="center", style="italic", color=FAINT)
+        nothing_drawn(axes, "nothing recorded")
     else:
-        bottom, top = drawn.min(), drawn.max()
-        bottom, top = min(bottom, top / 4), max(top, bottom * 4)
-        lines = max((arms.index(arm) + 1 for arm in missing["arm"]), default=0)
+        bottom, top = min(drawn.min(), drawn.max() / 4), max(drawn.max(), drawn.min() * 4)
+        feet = max((list(looks).index(arm) + 1 for arm in missing["arm"]), default=0)
         axes.set_yscale("log")
-        axes.set_ylim(bottom / (top / bottom) ** (0.06 + 1.5 * _FOOT * lines), top * (top / bottom) ** 0.16)
+        below, above = 0.06 + 1.5 * _FOOT * feet, 0.16  # of the height, on its logarithmic scale
+        axes.set_ylim(bottom / (top / bottom) ** below, top * (top / bottom) ** above)
         number_axis(axes.yaxis, LogLocator(10, subs=(1, 2, 5)))
-    if middle:
-        axes.axhspan(low, high, color=DENSE_STROKE.colour, alpha=0.18, linewidth=0)
+    level = dense["y"].median()
+    if len(dense):
+        axes.axhspan(dense["y"].min(), dense["y"].max(), **_BAND)
         axes.axhline(level, color=DENSE_STROKE.colour, linewidth=1.2, zorder=2)
         axes.plot([1.0], [level], **DENSE_STROKE.dots, markersize=4.5, zorder=4)
-        for size in allocated:
+        for size in dense["allocated_mib"].dropna().head(1):
             axes.plot([1.0], [size], **_ALLOCATED, color=DENSE_STROKE.colour, zorder=4)
-        words = f"dense: {significant(middle / quantity.scale, 3 if is_time else 4)} {quantity.unit}"
+        words = f"dense: {significant(dense['value'].median(), 4 if unit in ('GFLOP', 'MiB') else 3)} {unit}"
         axes.text(1.0, 0.98, words, transform=axes.transAxes, ha="right", va="top", fontsize=6.5)
 
     foot = axes.get_xaxis_transform()
-    for number, arm in enumerate(arms):
-        curve, stroke = points[points["arm"] == arm], strokes(arms)[arm]
-        drawn = curve.dropna(subset="y")
-        for line in drawn[drawn["low"] < drawn["high"]].to_dict("records"):
-            axes.plot(
-                [line["ratio"]] * 2,
-                [line["low"], line["high"]],
-                color=INK,
-                linewidth=0.9,
-                marker="_",
-                markersize=4,
-                zorder=3,
-            )
+    for number, (arm, stroke) in enumerate(looks.items()):
+        curve = lines[lines["arm"] == arm]
+        drawn, lacking = curve.dropna(subset="y"), curve[curve["y"].isna()]
+        bounded = drawn[drawn["low"] < drawn["high"]]
+        whiskers(axes, bounded["ratio"], bounded["low"], bounded["high"])
         axes.plot(drawn["ratio"], drawn["y"], linewidth=1.3, markersize=4, zorder=4, **stroke.look)
         held = curve.dropna(subset="allocated_mib")
         axes.plot(held["ratio"], held["allocated_mib"], **_ALLOCATED, color=stroke.colour, zorder=4)
-        shift, ha, va = _BESIDE_RING[min(number, len(_BESIDE_RING) - 1)]
-        for ratio in crossings(curve.set_index("ratio")["over"]) if middle else ():
+        right, up, ha, va = _BESIDE_RING[min(number, len(_BESIDE_RING) - 1)]
+        for ratio in crossings(curve, arm):
             axes.plot([ratio], [level], **_RING, zorder=5)
             look = {"ha": ha, "va": va, "fontsize": 7, "fontweight": "bold", "zorder": 6}
-            note(axes, f"{ratio:.3g}", (ratio, level), shift, **look)
+            note(axes, f"{ratio:.3g}", (ratio, level), (4.5 * right, 3.5 * up), **look)
 
-        height, lacking = (number + 0.5) * _FOOT, curve[curve["y"].isna()]
-        axes.plot(lacking["ratio"], [height] * len(lacking), **_CROSS, color=stroke.colour, transform=foot, zorder=5)
+        height = (number + 0.5) * _FOOT
+        look = {"color": stroke.colour, "transform": foot, "zorder": 5}
+        axes.plot(lacking["ratio"], [height] * len(lacking), **_CROSS, **look)
         look = {"xycoords": foot, "va": "center", "fontsize": 6.5, "zorder": 5}
-        for ratio, why in lacking.dropna(subset="why")[["ratio", "why"]].to_numpy():
-            note(axes, f"({why:g})", (ratio, height), (5, 0), ha="left", **look)
-        first, last = axes.get_xlim()
-        for side, pick in (("most", min), ("least", max)):  # the limit is written at the first ratio beyond it
-            beyond = lacking[lacking["reach"].str.contains(side)]
-            if len(beyond):
-                ratio = pick(beyond["ratio"])
-                at_right = math.log(ratio / first) > 0.6 * math.log(last / first)
-                words = f"{arm}: {beyond.loc[beyond['ratio'] == ratio, 'reach'].iloc[0]}"
-                note(
-                    axes, words, (ratio, height), (-5 if at_right else 5, 0), ha="right" if at_right else "left", **look
-                )
+        for line in frame.each(lacking.dropna(subset="why")):
+            note(axes, f"({line.why:g})", (line.ratio, height), (5, 0), ha="left", **look)
+        for reach, beyond in lacking[lacking["reach"] != ""].groupby("reach"):
+            # written at the first ratio beyond it
+            ratio = beyond["ratio"].min() if "most" in str(reach) else beyond["ratio"].max()
+            first, last = axes.get_xlim()
+            at_right = math.log(ratio / first) > 0.6 * math.log(last / first)
+            shift, ha = ((-5, 0), "right") if at_right else ((5, 0), "left")
+            note(axes, f"{arm}: {reach}", (ratio, height), shift, ha=ha, **look)
 
 
 #: Fewer ratios say nothing about a curve; the smallest one must come this near to 1.
@@ -412,94 +369,81 @@ _FEWEST, _NEAR = 4, 2.0
 MARGIN = 0.1
 
 
-def _speed_ups(page: Fig12Page, batch: int, rivals: Sequence[str]) -> dict[float, Estimate]:
-    """Return by ratio the time of the rival that takes least over CoMERA's; beside dense only of CoMERA's size."""
-    counts, found = page.parameters("arm", "ratio"), {}
-    for ratio, job in frame.groups(page.runs[page.runs["batch_size"] == batch], "beside"):
-        records = dict(zip(job["arm"], job["record"], strict=True))
-        size = counts.get((COMERA, ratio))
-        fitting = [arm for arm in rivals if arm == DENSE or equal_size(counts.get((arm, ratio)), size)]
-        over = [time_ratio(records.get(arm), records.get(COMERA)) for arm in fitting]
-        if known := [one for one in over if one is not None]:
-            found[ratio] = min(known, key=lambda one: one.value)
-    return found
-
-
-def _finding(page: Fig12Page, batch: int, curve: Mapping[float, Estimate], rivals: Sequence[str]) -> Finding:
-    graph = "on" if page.toggles.cuda_graph else "off"
-    where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"
-    numbers = (
-        f"{with_bounds(one, unit='x')} at ratio {ratio:g}{', unpaired' * unpaired(one)}"
-        for ratio, one in sorted(curve.items())
-    )
-    return Finding(f"{' or '.join(rivals)} / comera, time, batch {batch}, {where}", ", ".join(numbers))
-
-
 def _grows_and_vanishes(curve: Mapping[float, Estimate]) -> tuple[bool, bool, str]:
     """Return whether the speed-up grows and whether it vanishes, with words for what it does instead."""
-    spans = {ratio: one.span for ratio, one in sorted(curve.items())}
+    spans = {ratio: one.span for ratio, one in curve.items()}
     first, last = min(spans), max(spans)
-    falls = [(left, right) for left, right in itertools.combinations(spans, 2) if spans[left][0] > spans[right][1]]
+    pairs = itertools.combinations(spans, 2)
+    falls = [(left, right) for left, right in pairs if spans[left][0] > spans[right][1]]
     grows = spans[last][0] > spans[first][1] and not falls
-    (low, high), value = spans[first], curve[first].value
-    vanishes = low <= 1 + MARGIN
-    words = []
+    (low, high), value, words = spans[first], f"{curve[first].value:.3g}x", []
     if falls:
         words.append("surely lower at ratio {1:g} than at {0:g}".format(*falls[0]))
     elif not grows:
         words.append(f"not surely higher at ratio {last:g} than at {first:g}")
-    if not vanishes:
-        words.append(f"still {value:.3g}x at ratio {first:g}")
+    if low > 1 + MARGIN:
+        words.append(f"still {value} at ratio {first:g}")
     elif low > 1:
-        words.append(f"within the margin of {MARGIN:.0%} at ratio {first:g}, {value:.3g}x")
+        words.append(f"within the margin of {MARGIN:.0%} at ratio {first:g}, {value}")
     elif high < 1:
-        words.append(f"slower than dense at ratio {first:g}, {value:.3g}x")
-    return grows, vanishes, " and ".join(words)
+        words.append(f"slower than dense at ratio {first:g}, {value}")
+    return grows, low <= 1 + MARGIN, " and ".join(words)
 
 
-def _judge(page: Fig12Page, rivals: Sequence[str]) -> Judgement:
-    """Judge whether the speed-up over the fastest of these rivals grows with the ratio and vanishes toward 1."""
-    curves = {batch: curve for batch in page.time_batches if (curve := _speed_ups(page, batch, rivals))}
-    found = [_finding(page, batch, curve, rivals) for batch, curve in curves.items()]
-    usable = {
-        batch: _grows_and_vanishes(curve)
-        for batch, curve in curves.items()
-        if all(one.low is not None and one.high is not None for one in curve.values())
-        and len(curve) >= _FEWEST
-        and min(curve) <= _NEAR
-    }
-    too_few = f"It takes {_FEWEST} ratios with bounds at one batch size, the smallest at most {_NEAR:g}."
+def _judge(_claim: Claim, page: Fig12Page, _table: Any, fair: bool) -> Judgement:
+    """Judge the speed-up over dense, or for a ``fair`` comparison over the faster of dense and rivals of equal size."""
+    counts, runs = page.parameters("arm", "ratio"), page.runs[[*CELL, "ratio", "record"]]
+    sizes = [
+        (counts.get(place), counts.get((COMERA, place[1])))
+        for place in runs[["arm", "ratio"]].itertuples(index=False, name=None)
+    ]
+    is_sized = pd.Series([equal_size(*pair) for pair in sizes], runs.index, bool)
+    rivals = runs[(runs["arm"] == DENSE) | fair & is_sized & (runs["arm"] != COMERA)]
+    names = [DENSE, *sorted({*rivals["arm"]} - {DENSE})]
+    if fair and names == [DENSE]:
+        return Judgement("not tested here", "low_rank of equal size is not recorded.")
+
+    curves: dict[int, dict[float, Estimate]] = {}
+    ours = runs.loc[runs["arm"] == COMERA, ["batch_size", "beside", "record"]]
+    pairs = rivals.merge(ours, on=["batch_size", "beside"])
+    for (batch, ratio), job in frame.groups(pairs, ["batch_size", "beside"]):
+        over = [time_ratio(*pair) for pair in zip(job["record_x"], job["record_y"], strict=True)]
+        if known := [one for one in over if one is not None]:
+            curves.setdefault(batch, {})[ratio] = min(known, key=lambda one: one.value)
+    graph = "on" if page.toggles.cuda_graph else "off"
+    where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"
+    found, usable = [], {}
+    for batch, curve in curves.items():
+        numbers = [
+            f"{with_bounds(one, unit='x')} at ratio {ratio:g}{', unpaired' * unpaired(one)}"
+            for ratio, one in curve.items()
+        ]
+        heading = f"{' or '.join(names)} / comera, time, batch {batch}, {where}"
+        found.append(Finding(heading, ", ".join(numbers)))
+        bounded = all(one.low is not None and one.high is not None for one in curve.values())
+        if bounded and len(curve) >= _FEWEST and min(curve) <= _NEAR:
+            usable[batch] = _grows_and_vanishes(curve)
+
+    asked = f"{_FEWEST} ratios with bounds at one batch size, the smallest at most {_NEAR:g}"
     reasons = (
-        ON_CPU if page.kind == "cpu" and len(page.runs) else "",
+        ON_CPU if page.kind == "cpu" and len(runs) else "",
         "" if curves else "No pair of finished cells to compare.",
         not_fp32(page),
         not_full_size(page),
-        "" if usable else too_few,
+        "" if usable else f"It takes {asked}.",
     )
     if untested := undecided(reasons, found):
         return untested
-    grows = [batch for batch, (grown, _, _) in usable.items() if grown]
-    vanishes = [batch for batch, (_, vanished, _) in usable.items() if vanished]
-    why = f"It grows at {len(grows)} of {len(usable)} batch sizes and vanishes at {len(vanishes)}"
+    grows = sum(grown for grown, _, _ in usable.values())
+    vanishes = sum(vanished for _, vanished, _ in usable.values())
+    why = f"It grows at {grows} of {len(usable)} batch sizes and vanishes at {vanishes}"
     why += "".join(f"; batch {batch}: {words}" for batch, (_, _, words) in usable.items() if words)
-    if missing := [batch for batch in page.time_batches if batch not in usable]:
-        why += f"; too few ratios at batch {', '.join(map(str, missing))}"
-    whole = len(grows) == len(vanishes) == len(page.time_batches)
-    return Judgement("reproduced" if whole else "partly" if grows else "not reproduced", f"{why}.", found)
-
-
-def _judge_as_published(_: Claim, page: Fig12Page, __: Any) -> Judgement:
-    return _judge(page, (DENSE,))
-
-
-def _judge_fairly(_: Claim, page: Fig12Page, __: Any) -> Judgement:
-    counts = page.parameters("arm", "ratio")
-    pairs = set(zip(page.runs["arm"], page.runs["ratio"], strict=True))
-    sized = {arm for arm, ratio in pairs if equal_size(counts.get((arm, ratio)), counts.get((COMERA, ratio)))}
-    sized -= {COMERA, DENSE}
-    if not sized:
-        return Judgement("not tested here", "low_rank of equal size is not recorded.")
-    return _judge(page, (DENSE, *sorted(sized)))
+    batches = sorted(set(runs["batch_size"]))
+    if missing := [str(batch) for batch in batches if batch not in usable]:
+        why += f"; too few ratios at batch {', '.join(missing)}"
+    outcome: Outcome = "partly" if grows else "not reproduced"
+    whole = grows == vanishes == len(batches)
+    return Judgement("reproduced" if whole else outcome, f"{why}.", found)
 
 
 ARTIFACT = Artifact(
@@ -524,8 +468,8 @@ ARTIFACT = Artifact(
             device="cuda",
             tolerance=MARGIN,
             unit="x",
-            judge=_judge_as_published,
-            fair=_judge_fairly,
+            judge=partial(_judge, fair=False),
+            fair=partial(_judge, fair=True),
             fair_quantity="the same of the faster of dense and low_rank of the same ratio / comera",
         ),
     ),

@@ -100,6 +100,10 @@ class TimesAndMemory(frame.Page):
         """Return columns of the timed record of each cell of a grid."""
         return at(grid, self.runs, self.cell, columns)
 
+    def record_of(self, grid: pd.DataFrame, **other: Any) -> pd.Series:
+        """Return the timed record of each cell of a grid, or of the cells with ``other`` values in some columns."""
+        return self.timed(grid.assign(**other), "record")["record"]
+
     def predicted(self, grid: pd.DataFrame, target: str, *columns: str) -> pd.DataFrame:
         """Return columns of the prediction for a target of each cell of a grid."""
         return at(grid, self.plans[self.plans["predicted_for"] == target], self.memory_cell, columns)
