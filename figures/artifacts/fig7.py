@@ -67,7 +67,8 @@ def table(page: Fig7Page) -> pd.DataFrame:
         precision=grid["precision"].where(toggled, PLAIN.precision),
     )
     is_plain = ~toggled & (grid["precision"] == PLAIN.precision)
-    gain = ratio_columns("time_off_over_on", page.timed(plainer, "record")["record"].mask(is_plain), records["record"])
+    off = page.record_of(plainer).mask(is_plain)
+    gain = ratio_columns("time_off_over_on", off, records["record"])
 
     memory = page.memory(grid, page.kind, COMERA, comera)
     unmodelled = toggled & memory[f"{page.kind}_peak_mib"].notna()
@@ -75,6 +76,7 @@ def table(page: Fig7Page) -> pd.DataFrame:
     memory[f"{page.kind}_status"] = memory[f"{page.kind}_status"].mask(unmodelled, NOT_MODELLED)
 
     measured, ours = (page.measured(lines, [page.kind]) for lines in (grid, grid.assign(**comera)))
+    over = measured["allocated_mib"] / ours["allocated_mib"].mask(grid["arm"] == COMERA)
     parts = [
         grid[["device", *VARIANT, "batch_size", "dataset"]],
         page.times(grid, COMERA, comera),
@@ -82,7 +84,7 @@ def table(page: Fig7Page) -> pd.DataFrame:
         records["compile_time_s"],
         memory,
         measured[["allocated_mib", "reserved_mib"]],
-        (measured["allocated_mib"] / ours["allocated_mib"].mask(grid["arm"] == COMERA)).rename("allocated_over_comera"),
+        over.rename("allocated_over_comera"),
         measured["older_code"],
     ]
     return pd.concat(parts, axis=1)
@@ -91,7 +93,8 @@ def table(page: Fig7Page) -> pd.DataFrame:
 def _named(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the toggles in the names of the arms, such as ``comera, CUDA Graph``."""
     variants = table[list(VARIANT)].itertuples(index=False, name=None)
-    return table.assign(arm=[", ".join((arm, *Toggles(*toggles).names)) for arm, *toggles in variants])
+    names = [", ".join((arm, *Toggles(*toggles).names)) for arm, *toggles in variants]
+    return table.assign(arm=names)
 
 
 def shown(page: Fig7Page, table: pd.DataFrame) -> pd.DataFrame:
@@ -128,12 +131,14 @@ def draw(page: Fig7Page, table: pd.DataFrame, caption: Caption) -> Figure:
     labels = None
     if measured:  # the allocated peak, else the predicted one in parentheses
         marks = bars.marks(table)
-        predicted = [f"({significant(peak)})" if peak > 0 else None for peak in table[f"{page.kind}_peak_mib"]]
+        peaks = pd.to_numeric(table[f"{page.kind}_peak_mib"]).map(significant, na_action="ignore")
+        predicted = ("(" + peaks + ") " + marks).str.rstrip()
         allocated = bars.labels(table["allocated_mib"], table["allocated_over_comera"], marks)
-        labels = allocated.fillna((pd.Series(predicted, table.index, "str") + " " + marks).str.rstrip())
+        labels = allocated.fillna(predicted)
     sheet.memory(table, page.kind, measured, words_beside=labels)
 
-    gains = readable(named, ["arm", "batch_size", "time_off_over_on"])[named["time_off_over_on"].notna()]
+    gains = readable(named, ["arm", "batch_size", "time_off_over_on"])
+    gains = gains[named["time_off_over_on"].notna()]
     paying = [
         f"off / on, {arm}: {', '.join(f'{gain} at batch {batch}' for batch, gain in some.iloc[:, 1:].to_numpy())}"
         for arm, some in gains.groupby("arm", sort=False)

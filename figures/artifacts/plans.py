@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
@@ -41,8 +42,11 @@ _CELL: Mapping[str, Any] = {"edgecolor": FAINT, "linewidth": 0.4}
 _NOT_MEASURED: Mapping[str, Any] = {**_CELL, "facecolor": "white", "hatch": "////"}
 
 
-#: The columns that tell shapes apart.
+#: The columns that tell shapes apart; of a candidate; and of the ratios of the chosen one.
 _SHAPE = ["in_features", "out_features", "cores", "ranks_cap", "tokens"]
+_SIZES, _TIMES = ["flops", "saved_mib", "largest_mib"], ["estimated_ms", "measured_ms", "blocks"]
+_PLAN = ["name", *_SIZES, *_TIMES, "message"]
+_RATIOS = [*bounds("chosen_over_best", None), *bounds("chosen_over_dense", None)]
 
 
 def table(page: Grid) -> pd.DataFrame:
@@ -56,35 +60,34 @@ def table(page: Grid) -> pd.DataFrame:
         shapes = shapes.merge(page.df[[name]].drop_duplicates(), how="cross")
     ratios = []
     for layer in each(layers):
-        over_best = over_dense = None
+        best = dense = None
         if layer.ms:
+            is_best = layer.name == layer.best_name
             equal = Estimate(1.0, 1.0, 1.0, layer.blocks)
-            over_best = equal if layer.name == layer.best_name else unpaired_ratio(layer.ms, layer.best_ms)
-            over_dense = unpaired_ratio(layer.ms, layer.dense) if layer.dense else None
-        ratios.append({**bounds("chosen_over_best", over_best), **bounds("chosen_over_dense", over_dense)})
-    own = ["name", "flops", "saved_mib", "largest_mib", "estimated_ms", "measured_ms", "blocks", "message"]
+            best = equal if is_best else unpaired_ratio(layer.ms, layer.best_ms)
+            dense = unpaired_ratio(layer.ms, layer.dense) if layer.dense else None
+        ratios.append({**bounds("chosen_over_best", best), **bounds("chosen_over_dense", dense)})
     chosen = layers.assign(
         chosen=layers["name"],
         best=layers["best_name"],
         ranks=[" ".join(map(str, ranks)) for ranks in layers["ranks"]],
         failed=[f"{one.name!r} {one.message}" * (not one.ms) for one in each(layers)],
-    ).join(pd.DataFrame(ratios, layers.index, [*bounds("chosen_over_best", None), *bounds("chosen_over_dense", None)]))
-    chosen = chosen[[*names, "chosen", "best", "ranks", "failed", "dense_ms", *chosen.filter(like="chosen_over")]]
+    ).join(pd.DataFrame(ratios, layers.index, _RATIOS))
     records = page.df.assign(older_code=page.df["cell_id"].isin(page.older_code))
-    df = (
-        shapes.sort_values(names)
-        .merge(records[[*names, "status", "message", "older_code"]], how="left", on=names)
-        .merge(chosen, how="left", on=names)
-        .merge(page.plans[[*names, *own]].rename(columns={one: f"plan_{one}" for one in own}), how="left", on=names)
-    )
+    records = records[[*names, "status", "message", "older_code"]]
+    chosen = chosen[[*names, "chosen", "best", "ranks", "failed", "dense_ms", *_RATIOS]]
+    plans = page.plans[[*names, *_PLAN]].rename(columns={one: f"plan_{one}" for one in _PLAN})
+    df = shapes.sort_values(names)
+    for others in (records, chosen, plans):
+        df = df.merge(others, how="left", on=names)
     untimed = df["failed"].astype(object).fillna("") != ""
     df["status"] = df["status"].fillna(NOT_RECORDED).mask(untimed, "no time")
-    df["message"] = df["failed"].where(untimed, df["message"].fillna("").map(lambda text: " ".join(text.split())))
+    message = df["message"].fillna("").str.split().str.join(" ")
+    df["message"] = df["failed"].where(untimed, message)
     df["older_code"] = df["older_code"].eq(True)
     df["device"], df["cores"] = page.device, 2 * df["order"]
-    columns = ["device", "in_features", "out_features", "cores", "ranks_cap", "ranks", "tokens", "status", "message"]
-    columns += ["chosen", "best", *bounds("chosen_over_best", None), *bounds("chosen_over_dense", None)]
-    return df[[*columns, "dense_ms", "older_code", *(f"plan_{one}" for one in own)]]
+    columns = ["device", *_SHAPE[:-1], "ranks", "tokens", "status", "message", "chosen", "best"]
+    return df[[*columns, *_RATIOS, "dense_ms", "older_code", *(f"plan_{one}" for one in _PLAN)]]
 
 
 def shapes(table: pd.DataFrame) -> pd.DataFrame:
@@ -113,19 +116,21 @@ def shown(_: Grid, table: pd.DataFrame) -> pd.DataFrame:
     layer = ["in_features", "out_features", "layer", "cores", "ranks_cap"]
     lines = found.assign(words=words).pivot(index=layer, columns="tokens", values="words")
     lines = lines.rename(columns="{:,} tokens".format).reset_index().rename_axis(columns=None)
-    lines["cores"], lines["ranks_cap"] = lines["cores"].astype(str), lines["ranks_cap"].map("{:,}".format)
-    return lines.drop(columns=["in_features", "out_features"]).rename(columns={"ranks_cap": "ranks up to"})
+    lines["cores"] = lines["cores"].astype(str)
+    lines["ranks_cap"] = lines["ranks_cap"].map("{:,}".format)
+    lines = lines.drop(columns=["in_features", "out_features"])
+    return lines.rename(columns={"ranks_cap": "ranks up to"})
 
 
 def about(_: Grid, table: pd.DataFrame) -> dict[str, Any]:
     """Return in how many shapes the choice is as good as asked, is doubtful, and beats ``nn.Linear``; the rest why."""
     found = shapes(table)
-    measured, left_out = found.dropna(subset="chosen_over_best"), found[found["chosen_over_best"].isna()]
+    measured = found.dropna(subset="chosen_over_best")
+    left_out = found.loc[found["chosen_over_best"].isna(), ["status", "message"]].to_numpy()
     ratio, low = (measured[f"chosen_over_best{end}"].astype(float) for end in ("", "_low"))
     near, beyond, dense = ratio <= NEAR, ratio > FAR, measured["chosen_over_dense"].dropna()
-    reasons = Counter(": ".join(filter(None, pair)).rstrip(".") for pair in left_out[["status", "message"]].to_numpy())
     missed = [f"{len(measured)} shapes"] if len(measured) < SHAPES else []
-    missed += [f"{near.mean():.1%} within {NEAR:.2f}"] if len(measured) and near.mean() < SHARE else []
+    missed += [f"{near.mean():.1%} within {NEAR:.2f}"] if near.mean() < SHARE else []
     missed += [f"{beyond.sum()} beyond {FAR:.2f}"] if beyond.any() else []
     return {
         "measured": len(measured),
@@ -136,7 +141,7 @@ def about(_: Grid, table: pd.DataFrame) -> dict[str, Any]:
         "doubtful": (low[~near] <= NEAR).sum(),
         "faster_than_dense": (dense < 1).sum(),
         "beside_dense": len(dense),
-        "left_out": reasons,
+        "left_out": Counter(": ".join(filter(None, why)).rstrip(".") for why in left_out),
         "shapes": len(found),
     }
 
@@ -157,9 +162,11 @@ def _initials(name: str) -> str:
 def _draw_maps(page: Page, table: pd.DataFrame) -> None:
     """Draw a map per number of cores, all shapes of it: a line per layer and ranks, a column per number of tokens."""
     title = "a  The chosen plan at every shape and, where another was faster, that one and chosen / best"
-    plans = ", ".join(f"{_initials(name)}: {name}" for name in dict.fromkeys(table["plan_name"].dropna()))
+    names = table["plan_name"].dropna().unique()
+    plans = ", ".join(f"{_initials(name)}: {name}" for name in names)
     handles = [Patch(**_CELL, facecolor=fill, label=words) for _, fill, _, words in _SHADES]
-    handles += [Patch(**_NOT_MEASURED, label="not measured"), Patch(fill=False, linewidth=0, label=plans)]
+    handles.append(Patch(**_NOT_MEASURED, label="not measured"))
+    handles.append(Patch(fill=False, linewidth=0, label=plans))
     legend(page.parts[0], handles, len(handles), title)
     found = shapes(table)
     height = 0.27 * len(found.drop_duplicates(["layer", "ranks_cap"]))
@@ -173,20 +180,24 @@ def _draw_maps(page: Page, table: pd.DataFrame) -> None:
         layers = list(dict.fromkeys(zip(part["layer"], part["ranks_cap"], strict=True)))
         axes.set(xlim=(0, len(tokens)), ylim=(len(layers), 0))
         axes.set_title(f"{cores} cores", loc="left", fontweight="bold")
-        axes.set_xticks([place + 0.5 for place in range(len(tokens))], [f"{count:,}" for count in tokens])
+        axes.set_xticks(np.arange(len(tokens)) + 0.5, [f"{count:,}" for count in tokens])
         axes.xaxis.tick_top()
         axes.grid(visible=False)
         axes.tick_params(length=0, labelsize=6.5)
         for one in each(part):
-            _draw_cell(axes, one, tokens.index(one.tokens), layers.index((one.layer, one.ranks_cap)))
-        firsts = [place for place, (layer, _) in enumerate(layers) if place == 0 or layer != layers[place - 1][0]]
+            row = layers.index((one.layer, one.ranks_cap))
+            _draw_cell(axes, one, tokens.index(one.tokens), row)
+        above = ["", *(layer for layer, _ in layers)]
+        firsts = [place for place in range(len(layers)) if above[place] != above[place + 1]]
         for place in firsts[1:]:
             axes.axhline(place, color=INK, linewidth=0.9, zorder=3)
         if number % _COLUMNS:
             axes.set_yticks([])
             continue
-        lines = [f"{layer if place in firsts else ''}  {ranks:>5,}" for place, (layer, ranks) in enumerate(layers)]
-        axes.set_yticks([place + 0.5 for place in range(len(layers))], lines)
+        lines = [f"  {ranks:>5,}" for _, ranks in layers]
+        for place in firsts:
+            lines[place] = layers[place][0] + lines[place]
+        axes.set_yticks(np.arange(len(layers)) + 0.5, lines)
         style = {"xycoords": "axes fraction", "fontsize": 6, "ha": "right", "color": FAINT}
         note(axes, "layer, ranks | tokens", (0, 1), (-4, 3), **style)
 
@@ -195,14 +206,15 @@ def _draw_cell(axes: Any, one: Any, left: int, top: int) -> None:
     if pd.isna(one.chosen_over_best):
         axes.add_patch(Rectangle((left, top), 1, 1, clip_on=False, zorder=1, **_NOT_MEASURED))
         return
-    fill, ink = next((fill, ink) for limit, fill, ink, _ in _SHADES if one.chosen_over_best <= limit)
+    _, fill, ink, _ = next(shade for shade in _SHADES if one.chosen_over_best <= shade[0])
     axes.add_patch(Rectangle((left, top), 1, 1, clip_on=False, zorder=1, **_CELL, facecolor=fill))
     x, y, rise = left + 0.5, top + 0.5, 0.0 if one.chosen == one.best else 0.2
     style = {"ha": "center", "va": "center", "color": ink, "zorder": 2}
     chosen = f"{_initials(one.chosen)}{OLDER * one.older_code}"
     axes.text(x, y - rise, chosen, fontsize=6.5, fontweight="bold", **style)
     if rise:
-        axes.text(x, y + rise, f"{_initials(one.best)} {one.chosen_over_best:.3f}", fontsize=5.5, **style)
+        best = f"{_initials(one.best)} {one.chosen_over_best:.3f}"
+        axes.text(x, y + rise, best, fontsize=5.5, **style)
 
 
 def _draw_panels(page: Page, table: pd.DataFrame) -> None:
@@ -215,12 +227,13 @@ def _draw_panels(page: Page, table: pd.DataFrame) -> None:
     axes = panels[0][0]
     handles = []
     for (name, ratios), stroke in zip(curves.items(), strokes(list(curves)).values(), strict=True):
-        first = stroke is EARLY_STROKE
-        look = {"color": stroke.colour, "linestyle": stroke.dashes, "linewidth": 2.0 if first else 1.1}
+        width, order = (2.0, 3) if stroke is EARLY_STROKE else (1.1, 2)
+        look = {"linewidth": width, "marker": ""}
         shown = [1.0, *(ratio for ratio in ratios if ratio <= _CURVE_END)]
         shares = [100 * place / max(len(ratios), 1) for place in range(len(shown))]
-        axes.step([*shown, _CURVE_END], [*shares, shares[-1]], where="post", zorder=3 if first else 2, **look)
-        handles.append(stroke_handle(stroke, name, linewidth=look["linewidth"], marker=""))
+        x, y = [*shown, _CURVE_END], [*shares, shares[-1]]
+        axes.step(x, y, where="post", zorder=order, **{**stroke.look, **look})
+        handles.append(stroke_handle(stroke, name, **look))
     legend(page.parts[1], handles, 3, "b  The planner, or one plan for all")
     for limit in (NEAR, FAR):
         axes.axvline(limit, color=FAINT, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)

@@ -29,12 +29,14 @@ _DENSE: dict[str, Any] = {"color": DENSE_STROKE.colour, "linewidth": 1.2}
 
 def _block_means(run: Record, ranks: str) -> list[float]:
     """Return the mean step time in ms of each block at the ``trained`` or at the ``full`` ranks."""
-    times = run.samples["step_ms"]
-    blocks = times.get(ranks) if isinstance(times, dict) else None
-    good = isinstance(blocks, list) and all(isinstance(block, list) and block for block in blocks)
-    if not blocks or not good or not all(isinstance(ms, int | float) and ms > 0 for block in blocks for ms in block):
-        raise RecordError(f"record {run.cell_id}: samples.step_ms.{ranks} must be blocks of times above 0.")
-    return [sum(block) / len(block) for block in blocks]
+    try:
+        blocks = run.samples["step_ms"][ranks]
+        if blocks and all(ms > 0 for block in blocks for ms in block):
+            return [sum(block) / len(block) for block in blocks]
+    except (KeyError, TypeError, ZeroDivisionError):
+        pass
+    needed = f"samples.step_ms.{ranks} must be blocks of times above 0"
+    raise RecordError(f"record {run.cell_id}: {needed}.")
 
 
 def _step_times(runs: Finished) -> tuple[float, float, Estimate] | None:
@@ -48,7 +50,8 @@ def _step_times(runs: Finished) -> tuple[float, float, Estimate] | None:
             above += _block_means(run, "trained")
             below += _block_means(run, "full")
             if len(above) != len(below):
-                raise RecordError(f"record {run.cell_id}: samples.step_ms has not as many blocks of both ranks.")
+                counts = "samples.step_ms has not as many blocks of both ranks"
+                raise RecordError(f"record {run.cell_id}: {counts}.")
     if not above:
         return None
     ratio = paired_ratio(dict(enumerate(above)), dict(enumerate(below)))
@@ -75,8 +78,9 @@ def table(study: Study) -> pd.DataFrame:
     )
     rows[parts] = rows[parts].where(rows[parts] > 0)
     columns = ["device", "dataset", "run", "status", "seeds", "stored_mib", "tensorized_mib"]
-    columns += [*training.ends("step_trained_over_full"), "blocks", "step_trained_ms", "step_full_ms", "nothing_cut"]
-    columns += ["predicted_peak_mib", *parts, *training.ends(study.metric.name), "older_code"]
+    columns += [*training.ends("step_trained_over_full"), "blocks"]
+    columns += ["step_trained_ms", "step_full_ms", "nothing_cut", "predicted_peak_mib"]
+    columns += [*parts, *training.ends(study.metric.name), "older_code"]
     return rows[columns].reset_index(drop=True)
 
 
@@ -94,7 +98,8 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     """Return whether the ratio of step times varies."""
     low, high = (table[f"step_trained_over_full_{end}"] for end in ("low", "high"))
-    return {**training.about_study(study, table), "varies": bool((low.notna() & (low != high)).any())}
+    varies = bool((low.notna() & (low != high)).any())
+    return {**training.about_study(study, table), "varies": varies}
 
 
 def _name_points(axes: Any, points: pd.DataFrame, top: str) -> None:
@@ -114,9 +119,11 @@ def _name_points(axes: Any, points: pd.DataFrame, top: str) -> None:
 
 def _draw_times(axes: Any, sized: pd.DataFrame) -> None:
     axes.axhline(1, **_FULL)
-    ratio = sized["step_trained_over_full"].astype(float).fillna(sized["nothing_cut"].map({True: 1.0}))
+    uncut = sized["nothing_cut"].map({True: 1.0})
+    ratio = sized["step_trained_over_full"].astype(float).fillna(uncut)
     low, high = training.bounds_of(sized, "step_trained_over_full")
-    points = sized.assign(ratio=ratio, low=low.fillna(ratio), top=high.fillna(ratio)).dropna(subset="ratio")
+    points = sized.assign(ratio=ratio, low=low.fillna(ratio), top=high.fillna(ratio))
+    points = points.dropna(subset="ratio")
     for line in each(points):
         if line.low < line.top:
             training.whisker(axes, line.stored_mib, line.low, line.top)
@@ -130,16 +137,19 @@ def _draw_times(axes: Any, sized: pd.DataFrame) -> None:
 def _draw_memory(axes: Any, sized: pd.DataFrame, dense: pd.DataFrame) -> None:
     width = 0.05 * axes.get_xlim()[1]
     points = sized.dropna(subset="predicted_peak_mib")
-    for stored, peak in zip(points["stored_mib"], lines_of(by_category(points, "predicted")), strict=True):
+    peaks = lines_of(by_category(points, "predicted"))
+    for stored, peak in zip(points["stored_mib"], peaks, strict=True):
         bottom = 0.0
         for name, mib in peak.items():
             if mib > 0:
-                axes.bar(stored, mib, width, bottom=bottom, linewidth=0.4, **MEMORY_FILLS[name].look)
+                look = {"linewidth": 0.4, **MEMORY_FILLS[name].look}
+                axes.bar(stored, mib, width, bottom=bottom, **look)
                 bottom += mib
         axes.bar(stored, bottom, width, facecolor="none", edgecolor=INK, linewidth=0.5)
-    for peak in dense["predicted_peak_mib"].dropna():
+    of_dense = dense["predicted_peak_mib"].dropna()
+    for peak in of_dense:
         axes.axhline(peak, **_DENSE)
-    axes.set_ylim(0, 1.25 * max([0.0, *points["predicted_peak_mib"], *dense["predicted_peak_mib"].dropna()]) or 1.0)
+    axes.set_ylim(0, 1.25 * max([0.0, *points["predicted_peak_mib"], *of_dense]) or 1.0)
     axes.set_ylabel("predicted peak memory, MiB", fontsize=8)
     _name_points(axes, points, "predicted_peak_mib")
 
@@ -166,7 +176,8 @@ def _with_span(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     """Tensorized models from the largest to the smallest; dense stands beside them as a line."""
     rows, name = study.rows.reset_index(drop=True), study.metric.name
-    sized = table.dropna(subset=["stored_mib", "tensorized_mib"]).sort_values("stored_mib", ascending=False)
+    sized = table.dropna(subset=["stored_mib", "tensorized_mib"])
+    sized = sized.sort_values("stored_mib", ascending=False)
     dense = table[rows["is_whole_dense"]].head(1)
     found = by_category(sized, "predicted").gt(0).any()
     estimates = [estimate(line, "step_trained_over_full") for line in lines_of(sized)]
@@ -178,8 +189,10 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
         Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
     ]
     words = {"optimizer": "optimizer state"}
-    handles += [fill_handle(fill, words.get(part, part)) for part, fill in MEMORY_FILLS.items() if found[part]]
-    devices = ", ".join({"cuda": "CUDA", "cpu": "a CPU"}[one] for one in study.values("predicted_for") if one)
+    fills = {part: fill for part, fill in MEMORY_FILLS.items() if found[part]}
+    handles += [fill_handle(fill, words.get(part, part)) for part, fill in fills.items()]
+    names = {"cuda": "CUDA", "cpu": "a CPU"}
+    devices = ", ".join(names[one] for one in study.values("predicted_for") if one)
     predicted = f"b  peak memory, predicted{f' for {devices}' if devices else ''}"
     titles = ("a  step time", predicted, f"c  {study.metric.short}")
     paper, [panels] = panel_page(caption, [titles], 2.5, handles, 5)
@@ -189,7 +202,8 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
             training.nothing_finished(axes)
         else:
             axes.set_xlim(0, 1.12 * sized["stored_mib"].max())
-            axes.axvline((sized["stored_mib"] - sized["tensorized_mib"]).min(), **_SMALLEST, zorder=1)
+            stays_dense = sized["stored_mib"] - sized["tensorized_mib"]
+            axes.axvline(stays_dense.min(), **_SMALLEST, zorder=1)
     if not sized.empty:
         _draw_times(panels[0], sized)
         _draw_memory(panels[1], sized, dense)
