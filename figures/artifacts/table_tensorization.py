@@ -23,7 +23,8 @@ from figures.stats.cells import TimesAndMemory, choose
 from figures.stats.time_values import ratio_columns
 from figures.text import OLDER, REMARKS
 
-#: The lines of a matrix.
+#: The columns of a cell, and the lines of a matrix.
+_SLOT = ["matrix", "setting"]
 SETTINGS = DENSE, PAPER, SOLVER = ("dense", "paper", "solver")
 
 #: How a record names rows and columns of a matrix, their modes, and the settings for the number of modes and the ranks.
@@ -105,8 +106,8 @@ def cores_of(record: Record) -> Cores | None:
     names = (*_MODES[record.workload], "ranks")
     try:
         [layer] = layers
-        row_modes, column_modes, ranks = (tuple(operator.index(size) for size in layer[name]) for name in names)
-        cores = Cores(row_modes, column_modes, ranks, is_table=record.workload == "lookup")
+        rows, columns, ranks = (tuple(map(operator.index, layer[name])) for name in names)
+        cores = Cores(rows, columns, ranks, is_table=record.workload == "lookup")
         _ = cores.parameters
     except (KeyError, TypeError, ValueError):
         raise RecordError(
@@ -118,7 +119,8 @@ def cores_of(record: Record) -> Cores | None:
 
 def _slot(record: Record) -> tuple[str | None, str | None]:
     """Return the matrix and setting of a record; None for other matrices, methods, modes, ranks and ratios."""
-    sizes, settings = settings_of(record, "workload_settings"), settings_of(record, "method_settings")
+    sizes = settings_of(record, "workload_settings")
+    settings = settings_of(record, "method_settings")
     here = (record.workload, *(sizes.get(name) for name in _SIZES.get(record.workload, ())))
     matrix = next((one for one in MATRICES if (one.workload, one.rows, one.columns) == here), None)
     if matrix is None:
@@ -126,7 +128,8 @@ def _slot(record: Record) -> tuple[str | None, str | None]:
     if record.arm == DENSE:
         return matrix.name, DENSE
     order, ranks = (settings.get(name) for name in _CAPS[matrix.workload])
-    if record.arm != COMERA or order != len(matrix.published.row_modes) or settings.get("lookup") != "optimized":
+    is_ours = record.arm == COMERA and settings.get("lookup") == "optimized"
+    if not is_ours or order != len(matrix.published.row_modes):
         return None, None
     if record.ratio is None:
         return (matrix.name, PAPER) if ranks == max(matrix.published.ranks) else (None, None)
@@ -139,14 +142,12 @@ def select(records: Records) -> list[TimesAndMemory]:
     """Return a page per device, of the newest record of each line; all of a matrix are on the same data."""
     pages = []
     for device, df in frame.by_device(records):
-        slots = pd.DataFrame(map(_slot, df["record"]), df.index, ["matrix", "setting"], dtype=object)
-        df = df.assign(
-            matrix=slots["matrix"],
-            setting=slots["setting"],
-            optimizer_step=frame.column(df, "workload.optimizer_step", True).astype(bool),
-        )
+        slots = pd.DataFrame(map(_slot, df["record"]), df.index, _SLOT, dtype=object)
+        step = frame.column(df, "workload.optimizer_step", True).astype(bool)
+        df = df.join(slots).assign(optimizer_step=step)
         same = ["batch_size", "precision", "cuda_graph", "compile", "optimizer_step"]
-        page = choose(df, TimesAndMemory, ["matrix", "setting"], same=same, each=["dataset"], arm="matrix", **device)
+        about: dict[str, Any] = {"same": same, "each": ["dataset"], "arm": "matrix", **device}
+        page = choose(df, TimesAndMemory, _SLOT, **about)
         pages.append(replace(page, df=frame.oldest_first(page.runs)))
     return pages
 
@@ -163,7 +164,8 @@ def _sizes(matrix: Matrix, setting: str, record: Record | None, status: str) -> 
             remarks.append("modes and ranks are not in the record")
         elif parameters is not None and record.parameters not in (None, entries):
             counted = f"the record counts {record.parameters:,} parameters with bias"
-            remarks.append(f"{counted}; {entries:,} follow from {'modes and ranks' if cores else 'its size'}")
+            source = "modes and ranks" if cores else "its size"
+            remarks.append(f"{counted}; {entries:,} follow from {source}")
         if setting == PAPER and cores not in (None, matrix.published):
             remarks.append("not the published modes and ranks")
         if setting == SOLVER and cores == matrix.published:
@@ -184,15 +186,14 @@ def _sizes(matrix: Matrix, setting: str, record: Record | None, status: str) -> 
 
 def table(page: TimesAndMemory) -> pd.DataFrame:
     """Return a line per matrix and setting, recorded or not; parameters are those of the weight or of its cores."""
-    matrices = pd.DataFrame([{"matrix": one.name, "rows": one.rows, "columns": one.columns} for one in MATRICES])
+    sizes_of = [(one.name, one.rows, one.columns) for one in MATRICES]
+    matrices = pd.DataFrame(sizes_of, columns=["matrix", "rows", "columns"])
     grid = matrices.merge(pd.Series(SETTINGS, name="setting"), "cross").assign(device=page.device)
-    found = page.timed(
-        grid,
-        *("record", "ratio", "parameters", "batch_size", "flops_per_step"),
-        *("predicted_for", "peak_memory_predicted_mib"),
-    )
-    is_solver = grid["setting"] == SOLVER
-    paper = page.timed(grid.assign(setting=PAPER), "record")["record"]
+    counts = {"parameters": "recorded_parameters", "batch_size": "batch_size"}
+    counts["flops_per_step"] = "flops_per_step"
+    predicted = {"predicted_for": "predicted_for", "peak_memory_predicted_mib": "predicted_peak_mib"}
+    found = page.timed(grid, "record", "ratio", *counts, *predicted)
+    is_solver, paper = grid["setting"] == SOLVER, page.record_of(grid, setting=PAPER)
     times = page.times(grid, DENSE, {"setting": DENSE}, rare=False)
     slots = itertools.product(MATRICES, SETTINGS)
     lines = zip(slots, frame.known(found["record"]), times["time_status"], strict=True)
@@ -204,28 +205,29 @@ def table(page: TimesAndMemory) -> pd.DataFrame:
         sizes.drop(columns="ratio"),
         found["ratio"].where(is_solver).rename("wanted_ratio"),
         sizes["ratio"],
-        found[["parameters", "batch_size", "flops_per_step"]].rename(columns={"parameters": "recorded_parameters"}),
+        found[[*counts]].rename(columns=counts),
         times.filter(like="step_time_ms"),
         times[["launches", "blocks", "disturbed_blocks"]],
         times.filter(like="time_over_dense"),
         times["time_pairing"].rename("dense_pairing"),
         over_paper.rename(columns={"pairing": "paper_pairing"}),
-        found["predicted_for"],
-        found["peak_memory_predicted_mib"].rename("predicted_peak_mib"),
+        found[[*predicted]].rename(columns=predicted),
         page.measured(grid),
     ]
-    whole = ["parameters", "published_parameters", "rank_entries", "recorded_parameters", "batch_size"]
-    whole += ["flops_per_step", "launches", "blocks", "disturbed_blocks"]
+    whole = ["parameters", "published_parameters", "rank_entries", *counts.values()]
+    whole += ["launches", "blocks", "disturbed_blocks"]
     return pd.concat(parts, axis=1).astype(dict.fromkeys(whole, "Int64"))
 
 
 def shown(page: TimesAndMemory, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table without counts that follow from others; on a GPU with the allocator's peaks."""
-    columns = ["matrix", "setting", "modes", "ranks", "parameters", "ratio", "gflops_per_step", "predicted_peak_mib"]
+    columns = [*_SLOT, "modes", "ranks", "parameters", "ratio", "gflops_per_step"]
+    columns += ["predicted_peak_mib"]
     columns += ["allocated_mib", "reserved_mib"] if page.kind == "cuda" else []
     columns += ["step_time_ms", "time_over_dense", "time_over_paper"]
     between = table["matrix"].map(lambda name: " x " if name == "word embedding" else " → ")
-    modes = table["row_modes"].str.replace(" ", "·") + between + table["column_modes"].str.replace(" ", "·")
+    rows, columns_of = (table[f"{one}_modes"].str.replace(" ", "·") for one in ("row", "column"))
+    modes = rows + between + columns_of
     size = table["rows"].astype(str) + between + table["columns"].astype(str)
     lines = table.drop(columns="older_code").assign(
         arm=table["setting"],

@@ -47,7 +47,8 @@ def select(records: Records) -> list[Page]:
             mine, what = df[df["workload"] == workload], f"record(s) of {title}"
             mine = mine.assign(width=frame.column(mine, f"workload.{width}").astype(int))
             some, of_panel = frame.narrow(mine, _SAME, CELL, what)
-            some, of_width = frame.narrow_each(some, "width", ["data_hash"], CELL, f"{what}, width {{}}")
+            of = f"{what}, width {{}}"
+            some, of_width = frame.narrow_each(some, "width", ["data_hash"], CELL, of)
             some, of_arms = frame.narrow_each(some, "arm", frame.METHOD, CELL, f"{what}, {{}}")
             parts.append(some)
             notes += of_panel + of_width + of_arms
@@ -61,14 +62,17 @@ def select(records: Records) -> list[Page]:
 
 def table(page: Page) -> pd.DataFrame:
     """Return a line per part, width, arm and toggles, with the time of dense training at its best over the arm's."""
-    places: dict[Any, Any] = {"workload": list(PARTS).index, "arm": by_arm, "toggles": lambda toggles: toggles.rank}
-    df = page.df.sort_values(list(CELL), key=lambda one: one.map(places.get(one.name, int)), ignore_index=True)
+    df = frame.in_order(page.df, "toggles", lambda toggles: toggles.rank)
+    df = frame.in_order(frame.in_order(df, "arm", by_arm), "width", int)
+    df = frame.in_order(df, "workload", list(PARTS).index).reset_index(drop=True)
     steps = step_columns(df["record"])
     dense = df.assign(ms=steps["step_ms"])[df["arm"] == DENSE].dropna(subset="ms").sort_values("ms")
-    best = cells.at(df, dense.drop_duplicates(["workload", "width"]), ["workload", "width"], ["record"])["record"]
+    dense = dense.drop_duplicates(["workload", "width"])
+    best = cells.at(df, dense, ["workload", "width"], ["record"])["record"]
     gain = ratio_columns("best_dense_over_arm", best.mask(df["arm"] == DENSE), df["record"])
+    own = ["device", "workload", "width", "batch_size", "arm"]
     parts = [
-        df[["device", "workload", "width", "batch_size", "arm", "precision", "compile", "cuda_graph", "parameters"]],
+        df[[*own, "precision", "compile", "cuda_graph", "parameters"]],
         steps,
         gain.drop(columns="pairing"),
         df["status"],
@@ -86,7 +90,8 @@ def fastest(table: pd.DataFrame) -> pd.DataFrame:
 
 def shown(_: Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the toggles in one column."""
-    toggles = [Toggles(*one).text for one in table[["precision", "compile", "cuda_graph"]].itertuples(index=False)]
+    on = table[["precision", "compile", "cuda_graph"]].itertuples(index=False)
+    toggles = [Toggles(*one).text for one in on]
     columns = ["part", "width", "arm", "toggles", "parameters", "step_ms", "best_dense_over_arm"]
     columns += ["remarks"] if table["remarks"].any() else []
     return readable(table.assign(toggles=toggles), columns)
@@ -100,7 +105,7 @@ def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
         "parts": {part: title for part, (title, _) in PARTS.items() if part in set(table["part"])},
         "batches": table.groupby("part")["batch_size"].first(),
         "ratios": page.df[page.df["ratio"] > 0].groupby("workload")["ratio"].last(),
-        "slow": {key: list(some["width"]) for key, some in slow.groupby(["part", "arm"], sort=False)},
+        "slow": slow.groupby(["part", "arm"], sort=False)["width"].agg(list),
     }
 
 
@@ -122,12 +127,14 @@ def draw(_: Page, table: pd.DataFrame, caption: Caption) -> Figure:
         axes.set_yscale("log")
         for arm, line in here.groupby("arm"):
             axes.plot(line["width"], line["best_dense_over_arm"], markersize=4, **looks[arm].look)
-            whiskers(axes, line["width"], line["best_dense_over_arm_low"], line["best_dense_over_arm_high"])
+            low, high = (line[f"best_dense_over_arm_{end}"] for end in ("low", "high"))
+            whiskers(axes, line["width"], low, high)
         axes.axhline(1.0, color=INK, linewidth=0.8)
-        number_axis(axes.xaxis, FixedLocator(sorted(set(table.loc[table["part"] == part, "width"]))))
+        widths = sorted(set(table.loc[table["part"] == part, "width"]))
+        number_axis(axes.xaxis, FixedLocator(widths))
         low, high = axes.get_ylim()
-        ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if low <= tick <= high]
-        number_axis(axes.yaxis, FixedLocator(ticks))
+        ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
+        number_axis(axes.yaxis, FixedLocator([tick for tick in ticks if low <= tick <= high]))
         axes.set_xlabel("width", fontsize=8)
         axes.set_ylabel("step time, best dense / arm", fontsize=8)
     return paper.finish()
