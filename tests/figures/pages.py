@@ -10,15 +10,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record
-from figures import frame
+from bench.core.record import Record, read_all
 from figures.__main__ import main
+from figures.artifact import Artifact
 from figures.claims.claims import Verdict
 from figures.ledger.judging import claims_of, rules_of
 from figures.registry import artifacts
+from figures.text import csv
 from figures.write import Drawn
 
 ROOT = Path(__file__).parents[2]
@@ -31,12 +33,23 @@ CLAIMS = claims_of(ARTIFACTS.values())
 RULES = rules_of(ARTIFACTS.values())
 
 
-def pages(name: str, records: Sequence[Record], picture: bool = False) -> list[Drawn]:
-    """The pages that an artifact makes of records, whatever their experiments."""
+def _of(name: str, records: Sequence[Record]) -> Artifact[Any]:
+    """The artifact of records, whatever their experiments."""
     artifact = ARTIFACTS[name]
     found = tuple(dict.fromkeys(one.experiment for one in records if one.experiment not in artifact.lenders))
-    draw = artifact.draw if picture else None
-    return dataclasses.replace(artifact, experiments=found, draw=draw).render(records, CLAIMS)
+    return dataclasses.replace(artifact, experiments=found)
+
+
+def pages(name: str, records: Sequence[Record], picture: bool = False) -> list[Drawn]:
+    """The pages that an artifact makes of records, whatever their experiments."""
+    artifact = _of(name, records)
+    return dataclasses.replace(artifact, draw=artifact.draw if picture else None).render(records, CLAIMS)
+
+
+def csvs(name: str, records: Sequence[Record]) -> list[str]:
+    """The CSVs of these pages, without what is written about them, which takes as long as the tables."""
+    artifact = _of(name, records)
+    return [csv(artifact.table(page)).decode() for page in artifact.select(artifact.of(records))]
 
 
 def page(name: str, records: Sequence[Record], picture: bool = False) -> Drawn:
@@ -50,23 +63,29 @@ def text_of(drawn: Drawn, ending: str) -> str:
     return next(drawn.files[name] for name in drawn.files if name.endswith(ending)).decode()
 
 
-def csv_of(drawn: Drawn, *index: str) -> pd.DataFrame:
-    """The CSV of a page."""
-    table = pd.read_csv(io.StringIO(text_of(drawn, ".csv")))
+def parsed(text: str, *index: str) -> pd.DataFrame:
+    """A CSV as a table."""
+    table = pd.read_csv(io.StringIO(text))
     return table.set_index(list(index)).sort_index() if index else table
 
 
 def table(name: str, records: Sequence[Record], *index: str) -> pd.DataFrame:
     """The CSV of the one page that records make."""
-    return csv_of(page(name, records), *index)
+    [text] = csvs(name, records)
+    return parsed(text, *index)
+
+
+@functools.cache
+def _recorded(experiment: str) -> list[Record]:
+    return read_all(REFERENCE, experiment)
 
 
 @functools.cache
 def committed(name: str, experiment: str | None = None) -> tuple[Record, ...]:
     """The committed records that an artifact is made of."""
     artifact = ARTIFACTS[name] if experiment is None else ARTIFACTS[name].for_experiment(experiment)
-    df = frame.load(REFERENCE, (*artifact.experiments, *artifact.lenders))
-    return tuple(artifact.of(df)["record"])
+    names = dict.fromkeys((*artifact.experiments, *artifact.lenders))
+    return tuple(artifact.of([one for name in names for one in _recorded(name)])["record"])
 
 
 @functools.cache
@@ -98,6 +117,7 @@ class Guard:
             raise AssertionError("drawing imported " + name)
 sys.meta_path.insert(0, Guard())
 from figures.__main__ import main
+from figures.artifact import Artifact
 status = main(sys.argv[1:])
 assert "torch" not in sys.modules
 sys.exit(status)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import pandas as pd
 import pytest
-from made_up import ARMS, CODE, CPU, CUDA, ENCODER, blocks, epochs, failed, other_run, record, timed
-from pages import committed, csv_of, page, pages, small_page, table, text_of
+from made_up import ARMS, CODE, blocks, epochs, failed, record, timed
+from pages import committed, page, pages, parsed, small_page, table, text_of
 
 from bench.core.record import Record
+from figures.draw import facts
 
 EXAMPLES = 392_702
 
@@ -107,12 +107,6 @@ def test_bounds_are_called_a_range_or_an_interval_cell_by_cell(launches: tuple[i
     assert {kind for kind, said in words.items() if said in note} == set(kinds.values()) - {""}
 
 
-@pytest.mark.parametrize(("seconds", "unit"), [(100.0, "seconds"), (200.0, "minutes"), (9e4, "hours")])
-def test_the_unit_suits_the_longest_epoch(seconds: float, unit: str) -> None:
-    drawn = page("fig1", [timed("comera", [], epoch_time_s=seconds), timed("dense", [], epoch_time_s=9.0)])
-    assert f"epoch, {unit}, batch 1" in drawn.table
-
-
 def test_a_page_needs_times_unless_it_is_the_plain_one() -> None:
     plan = {"measure": "predict", "predicted_for": "cuda", "peak_memory_predicted_mib": 5.0}
     half, whole = record(precision="bf16", **plan), record(**plan)
@@ -123,7 +117,7 @@ def test_a_page_needs_times_unless_it_is_the_plain_one() -> None:
     assert any("in a precision that nothing was timed in" in note for note in plain.notes)
     for found, stem in ((plain, "threads"), (captured, "cuda-graph")):
         assert next(iter(found.files)).rpartition(".")[0].endswith(stem)
-        assert csv_of(found, "batch_size", "arm").loc[(1, "comera"), "cuda_peak_mib"] == 5.0
+        assert parsed(text_of(found, ".csv"), "batch_size", "arm").loc[(1, "comera"), "cuda_peak_mib"] == 5.0
 
 
 def test_where_the_data_lie_does_not_separate_predictions_from_times() -> None:
@@ -199,36 +193,30 @@ TIMED = {
 }
 
 
+def calibrated(one: Record, products: list[float], **more: float) -> Record:
+    """The record with these times of the product that tells whether the machine is busy."""
+    rows = [{**row, "calibration_ms": ms, **more} for row, ms in zip(blocks(products)["blocks"], products, strict=True)]
+    return dataclasses.replace(one, machine="abc", samples={"blocks": rows})
+
+
+@pytest.mark.parametrize("variant", ["", "per_layer"])
 @pytest.mark.parametrize("name", TIMED)
-def test_where_galore_is_timed_its_optimizer_is_said_not_to_be_fused(name: str) -> None:
-    def said(*records: Record) -> int:
-        return sum("unfused" in note for note in page(name, records).notes)
+def test_every_page_of_times_says_what_is_not_fused_and_when_the_machine_was_busy(name: str, variant: str) -> None:
+    quick = calibrated(TIMED[name]("comera"), [1.0, 1.1, 1.0])
+    slow = calibrated(TIMED[name](f"galore:{variant}".rstrip(":")), [2.1, 2.0, 2.0])
+    for galore, count in ((slow, 1), (failed(slow), 0)):
+        notes = page(name, [quick, galore]).notes
+        assert [sum(word in note for note in notes) for word in ("unfused", "was busy during 1 of 2")] == [count] * 2
 
-    comera, galore = TIMED[name]("comera"), TIMED[name]("galore")
-    form = dataclasses.replace(galore, variant="per_layer", cell_id="made up")
-    assert [said(comera, galore), said(comera, form), said(comera, failed(galore)), said(comera)] == [1, 1, 0, 0]
 
-
-@pytest.mark.parametrize("name", TIMED)
-def test_every_page_of_times_says_for_which_of_them_the_machine_was_busy(name: str) -> None:
-    def said(*records: Record) -> list[str]:
-        return [note for note in page(name, records).notes if "busy" in note]
-
-    def calibrated(arm: str, products: list[float], **more: float) -> Record:
-        samples = blocks([1.0] * len(products))
-        rows = [{**row, "calibration_ms": ms, **more} for row, ms in zip(samples["blocks"], products, strict=True)]
-        return TIMED[name](arm, machine="abc").__class__(
-            **{**vars(TIMED[name](arm, machine="abc")), "samples": {"blocks": rows}}
-        )
-
-    quick, slow = calibrated("comera", [1.0, 1.1, 1.0]), calibrated("galore", [2.1, 2.0, 2.0])
-    assert said(quick, calibrated("galore", [1.1, 1.2, 1.1])) == []
-    [note] = said(quick, slow)
-    assert all(words in note for words in ("galore", "1 of 2", "2.0 times"))
-    assert said(quick, failed(slow)) == []
-    assert said(quick, dataclasses.replace(slow, machine="other")) == []
-    [alone] = said(calibrated("comera", [2.0, 2.0, 2.0], calibration_cpu_ms=1.0))
-    assert "comera" in alone
+def test_a_machine_is_busy_where_a_product_takes_far_longer_than_the_best_that_it_knows() -> None:
+    quick, slow = calibrated(timed("comera", []), [1.0, 1.1, 1.0]), calibrated(timed("galore", []), [2.1, 2.0, 2.0])
+    assert facts.busy([quick, slow]) == (1, 2, 2.0, "galore, batch 1")
+    elsewhere = dataclasses.replace(slow, machine="other")
+    for alike in (calibrated(slow, [1.1, 1.2, 1.1]), failed(slow), elsewhere):
+        assert facts.busy([quick, alike]) is None
+    known = calibrated(quick, [2.0, 2.0, 2.0], calibration_cpu_ms=1.0)
+    assert facts.busy([known]) == (1, 1, 2.0, "comera, batch 1")
 
 
 def test_what_is_unlike_the_committed_matrices_is_said() -> None:
@@ -255,11 +243,3 @@ def test_pages_of_a_gpu_and_of_a_cpu_are_told_by_the_driver() -> None:
         found = table("fig1", [dataclasses.replace(plan, predicted_for="cpu" if driver else "cuda", driver=driver)])
         assert set(found["batch_size"]) == batches
         assert list(found["arm"].unique()) == list(ARMS)  # the paper's page expects all of them
-
-
-def test_names_of_models_and_devices_come_from_the_records() -> None:
-    drawn = page("fig1", epochs(CUDA))
-    assert ENCODER["model"] in drawn.title
-    assert CUDA in drawn.facts[0]
-    assert CPU not in text_of(drawn, ".md")
-    assert re.search(r"click model|drawn", page("table_mnli", [other_run("dense", [0.7])]).title)
