@@ -36,8 +36,12 @@ def records() -> list[Any]:
     return read_all(REFERENCE)
 
 
-def test_each_record_with_two_values_is_a_point(records) -> None:
-    content = content_of(records, None)
+@pytest.fixture(scope="module")
+def content(records) -> dict[str, Any]:
+    return content_of(records, None)
+
+
+def test_each_record_with_two_values_is_a_point(records, content) -> None:
     times = {record.cell_id: time for record in records if (time := step_ms(record))}
     wanted = [
         record
@@ -55,8 +59,7 @@ def test_each_record_with_two_values_is_a_point(records) -> None:
     assert not content["axes"]["metric_accuracy"]["less"]
 
 
-def test_each_question_leaves_like_points_and_the_first_is_of_the_newest_device(records) -> None:
-    content = content_of(records, None)
+def test_each_question_leaves_like_points_and_the_first_is_of_the_newest_device(records, content) -> None:
     assert [question["words"] for question in content["questions"]] == [question.words for question in QUESTIONS]
     for question in content["questions"]:
         left = [
@@ -73,10 +76,10 @@ def test_each_question_leaves_like_points_and_the_first_is_of_the_newest_device(
     assert first == {"source": "fig1", "batch_size": "8", "device": newest.device}
 
 
-def test_a_model_of_the_users_own_is_asked_about_first(records) -> None:
+def test_a_model_of_the_users_own_is_asked_about_first() -> None:
     point = {"source": "your model", "arm": "dense", "device": "H100", "batch_size": 8, "least_time_ms": 2.0}
     own = [point | {"peak_memory_predicted_mib": 9.0, "command": "python -m bench predict"}], {"model": "it"}
-    first = content_of(records, own)["questions"][0]
+    first = content_of(epochs(), own)["questions"][0]
     assert (first["x"], first["filters"]) == ("least_time_ms", {"source": "your model", "batch_size": "8"})
 
 

@@ -7,9 +7,8 @@ import random
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from made_up import AUC, EARLY_SIZE, LOSS, other_run, packed, point, ranks, trained
+from made_up import EARLY_SIZE, LOSS, other_run, packed, point, ranks, trained
 from pages import page, pages, table
 
 from bench.core.record import Record, RecordError
@@ -199,10 +198,3 @@ def test_the_order_of_seeds_and_examples_does_not_matter() -> None:
     one, other = records(rows), records(rows[:, :, order])
     for name in ("accuracy", "less_dense_points"):
         assert scored(one, name) == scored(other[::-1], name)
-
-
-def test_a_metric_is_written_with_its_unit_and_direction() -> None:
-    for metric, heading in (({**AUC, "name": "auc"}, "AUC"), (LOSS, "loss, nats")):
-        drawn = page("table_mnli", [other_run("dense", [0.8], metric)])
-        assert heading in drawn.table
-    assert not pd.isna(table("table_mnli", [other_run("dense", [0.8])])["auc"]).any()

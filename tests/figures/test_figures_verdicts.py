@@ -26,7 +26,6 @@ from made_up import (
     code_runs,
     code_steps,
     dlrm_steps,
-    epochs,
     failed,
     layer_in,
     looked_up,
@@ -38,11 +37,11 @@ from made_up import (
     toggled,
     trained,
 )
-from pages import CLAIMS, RULES, judged, page, pages, text_of
+from pages import CLAIMS, RULES, judged, pages
 
 from bench.core.record import Record
 from figures.artifacts import fig10
-from figures.claims.claims import LEDGER, Verdict
+from figures.claims.claims import Verdict
 
 ALL, LARGE = (1, 32, 64, 128), (32, 64, 128)
 MANY = dict.fromkeys
@@ -635,14 +634,6 @@ def test_pages_beside_the_decisive_one_do_not_count() -> None:
     found = pages("fig1", times({1: 2.5}, "galore") + eager + times({1: 0.5}, "galore", precision="bf16"))
     outcomes = [next(v.outcome for v in one.verdicts if v.claim.id == "galore-time-b1") for one in found]
     assert sorted(outcomes) == sorted([UNTESTED, REPRODUCED, UNTESTED])
-
-
-def test_transcriptions_from_memory_say_so() -> None:
-    found = page("fig1", epochs())
-    written = text_of(found, ".md").splitlines()
-    lines = {one.claim.id: next(line for line in written if one.claim.id in line) for one in found.verdicts}
-    recalled = {line.split(",")[0] for line in LEDGER.read_text().splitlines() if ",recalled," in line}
-    assert {name for name, line in lines.items() if "unconfirmed" in line} == recalled & set(lines)
 
 
 def test_a_failed_cell_decides_nothing() -> None:
