@@ -424,11 +424,18 @@ class Training:
             size += tensor.bytes
         return [bucket for bucket in found if bucket]
 
+    @functools.cached_property
+    def _travels(self) -> dict[int, list[list[Collective]]]:
+        """The collectives of each exchange by the number of ranks, as they are asked for."""
+        return {}
+
     def _exchanges_s(self, ranks: int, link: Link) -> Iterator[float]:
         """Return the seconds of each exchange, in order: of each bucket, or of all of a step's gathers and scatters."""
         seconds = {"all_reduce": all_reduce_s, "gather": gather_s}
-        for tensors in [self.replicated] if self.exchange == "fsdp2" else self._buckets:
-            travels = collectives(tensors, self.exchange, ranks)
+        if ranks not in self._travels:
+            together = [self.replicated] if self.exchange == "fsdp2" else self._buckets
+            self._travels[ranks] = [collectives(tensors, self.exchange, ranks) for tensors in together]
+        for travels in self._travels[ranks]:
             yield sum(seconds[name](size, ranks, link) for name, size in travels) / self._period
 
     def _rows_s(self, ranks: int, link: Link) -> float:
