@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -138,12 +138,17 @@ def matching(df: pd.DataFrame, patterns: Patterns) -> list[str]:
     >>> matching(pd.DataFrame(columns=["arm", "method.rank", "method.lr"]), ["method.*", "!method.lr"])
     ['method.rank']
     """
+    return list(_matching(tuple(map(str, df.columns)), tuple(patterns)))
+
+
+@lru_cache(maxsize=512)
+def _matching(columns: tuple[str, ...], patterns: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for pattern in patterns:
         bare = pattern.removeprefix("!")
-        for name in [name for name in map(str, df.columns) if fnmatchcase(name, bare)]:
+        for name in [name for name in columns if fnmatchcase(name, bare)]:
             found.pop(name, None) if pattern != bare else found.setdefault(name)
-    return list(found)
+    return tuple(found)
 
 
 def settings(df: pd.DataFrame, same: Patterns) -> pd.Series:
@@ -169,6 +174,8 @@ def narrow(
         like: the setting to keep, as :func:`settings` has it, in place of the one that fills most cells.
     """
     own = settings(df, same)
+    if len(set(own)) == 1 and like in (None, own.iloc[0]):  # as on most pages
+        return df, []
     cells = own[~df[list(cell)].assign(of=own).duplicated()].value_counts()
     order = pd.DataFrame({"cells": cells, "at": df["recorded_at"].groupby(own).max()}).rename_axis("setting")
     order = order.reset_index().sort_values(["cells", "at", "setting"], ascending=False)
