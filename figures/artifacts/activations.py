@@ -162,8 +162,8 @@ def table(page: ActivationsPage) -> pd.DataFrame:
     """Return a line per number: what is kept by kind, largest batches, times over the plain arm's, peaks and times."""
     times_over = [_over_plain(page, page.runs), _over_plain(page, page.usual, USUAL)]
     of_arms = frame.in_order(pd.concat([_kept(page), _largest(page), *times_over]), "arm", by_arm)
-    status = page.kept.set_index("arm")["status"]
-    of_arms["status"] = of_arms["arm"].map(status).fillna(NOT_RECORDED)
+    status = dict(zip(page.kept["arm"], page.kept["status"], strict=True))
+    of_arms["status"] = [status.get(arm, NOT_RECORDED) for arm in of_arms["arm"]]
 
     grid = pd.concat([page.runs, page.plans])[list(CELL)].drop_duplicates()
     grid = frame.in_order(grid.sort_values("batch_size"), "arm", by_arm).reset_index(drop=True)
@@ -258,7 +258,10 @@ def _over_plain(page: ActivationsPage, runs: pd.DataFrame, allocator: str = "") 
 def shown(page: ActivationsPage, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per arm: what a block keeps, the largest batches, and the times over the plain arm's."""
     kept = table[(table["quantity"] == KEPT) & (table["of"] == ALL)]
-    text = kept["value"].map(significant, na_action="ignore")
+    text = [
+        significant(size) if pd.notna(size) else status
+        for size, status in zip(kept["value"], kept["status"], strict=True)
+    ]
     found = [kept.assign(heading="kept per block, MiB", text=text)]
     largest = table[table["quantity"] == LARGEST]
     largest = frame.in_order(largest, "of", lambda size: float(size.split()[0]))
@@ -270,8 +273,7 @@ def shown(page: ActivationsPage, table: pd.DataFrame) -> pd.DataFrame:
         over = over.assign(heading=heading, text=over["value"].map(significant) + "x")
         found.append(over.sort_values("batch_size", kind="stable"))
     lines = pd.concat(found)
-    ratios = lines["over_dense"].map(significant, na_action="ignore")
-    lines["text"] = (lines["text"] + (" (" + ratios + "x)").fillna("")).fillna(lines["status"])
+    lines["text"] += [f" ({significant(over)}x)" if pd.notna(over) else "" for over in lines["over_dense"]]
     cells = lines.pivot(index="arm", columns="heading", values="text")
     cells = cells.reindex(index=page.arms, columns=lines["heading"].unique()).fillna(NOT_ASKED)
     cells.insert(0, "arm", (cells.index + " " + _marks(page)).str.rstrip())
@@ -340,7 +342,7 @@ def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> 
     for gib in sorted(set(page.largest["memory_gib"])):
         room = f"{gib:g} GiB"
         largest = every[every["of"] == room].set_index("arm").reindex(page.arms)
-        batches, ratios = largest["value"], largest["over_dense"].map(significant, na_action="ignore")
+        batches, ratios = largest["value"], largest["over_dense"].map(significant, na_action="ignore").astype(object)
         compared = ("  " + ratios + "x").fillna("")
         panels[room] = pd.DataFrame(
             {

@@ -140,7 +140,8 @@ def table(page: ScalingPage) -> pd.DataFrame:
     for words, curves in _cases(page).items():
         for arm, low, high in winners(curves, SLOWEST, QUICKEST):
             rows.append((words, arm, 0, rate_words(low), "least time up to", "Gbit/s", high))
-    found = pd.DataFrame(rows).reindex(columns=range(len(_COLUMNS))).set_axis(_COLUMNS, axis=1)
+    whole = [(*row, *[None] * (len(_COLUMNS) - len(row))) for row in rows]
+    found = pd.DataFrame(whole, columns=_COLUMNS)
     found["launches"] = found["launches"].where(found["launches"] != 0)
     found.insert(0, "device", page.device)
     return found.astype({"value": float, "launches": "Int64"})
