@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from made_up import failed
-from pages import ARTIFACTS, pages, small_page, text_of
+from pages import ARTIFACTS, csvs, pages, small_page, text_of
 
 from bench.core.record import Record
+from bench.estimate.communication import winners
 
 LONG_AGO, LATELY = "1999-01-01T00:00:00+00:00", "2099-01-01T00:00:00+00:00"
 
@@ -46,11 +47,26 @@ UNSAID = ("activations", "formats", "formats_origins")
 
 @functools.cache
 def same_code(name: str) -> tuple[Record, ...]:
-    """The records of the small page, as if made at once by the same code."""
+    """The records of the small page, as if made at once by the same code, with few points of learning curves."""
     return tuple(
-        dataclasses.replace(one, code_id="one", recorded_at=f"2020-01-01T00:00:{i:05}")
+        dataclasses.replace(one, code_id="one", recorded_at=f"2020-01-01T00:00:{i:05}", samples=thinned(one.samples))
         for i, one in enumerate(small_page(name))
     )
+
+
+def thinned(samples: dict[str, Any]) -> dict[str, Any]:
+    """The same samples with the first point of a learning curve and the last one of each stage."""
+    curve = samples.get("curve", ())
+    kept = {0, *{row["stage"]: place for place, row in enumerate(curve)}.values()}
+    return {**samples, "curve": [row for place, row in enumerate(curve) if place in kept]} if curve else samples
+
+
+@pytest.fixture(autouse=True, scope="module")
+def coarse() -> Iterator[None]:
+    """Compare links at a few rates, which takes most of the time of the pages about several ranks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("figures.artifacts.scaling.winners", functools.partial(winners, count=10))
+        yield
 
 
 def victim(name: str, records: Sequence[Record]) -> Record:
@@ -60,17 +76,16 @@ def victim(name: str, records: Sequence[Record]) -> Record:
     return (timed or own)[0]
 
 
-def written(name: str, records: Sequence[Record]) -> dict[str, tuple[str, str]]:
-    """By the page's name its CSV and its Markdown."""
-    found = {next(iter(one.files)).rpartition(".")[0]: one for one in pages(name, records)}
-    return {stem: (text_of(one, ".csv"), text_of(one, ".md")) for stem, one in found.items()}
+def written(name: str, records: Sequence[Record]) -> dict[str, str]:
+    """The Markdown of pages by their names."""
+    return {next(iter(one.files)).rpartition(".")[0]: text_of(one, ".md") for one in pages(name, records)}
 
 
 @functools.cache
 def before(name: str) -> tuple[str, str, str]:
     """The name of the small page, its CSV and its Markdown."""
-    [(stem, (table, text))] = written(name, same_code(name)).items()
-    return stem, table, text
+    [page] = pages(name, same_code(name))
+    return next(iter(page.files)).rpartition(".")[0], text_of(page, ".csv"), text_of(page, ".md")
 
 
 def test_the_artifacts_without_records_are_these() -> None:
@@ -90,18 +105,15 @@ def test_records_without_a_reference_are_drawn(name: str) -> None:
 def test_an_older_record_of_a_cell_changes_nothing_but_a_note(name: str) -> None:
     records = same_code(name)
     older = failed(victim(name, records), recorded_at=LONG_AGO, code_id="ancient")
-    stem, table, _ = before(name)
-    assert written(name, [older, *records])[stem][0] == table
+    assert csvs(name, [older, *records]) == [before(name)[1]]
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {*UNSAID}))
 def test_a_newer_record_of_a_cell_takes_its_place_and_says_why_it_failed(name: str) -> None:
     records = same_code(name)
     newer = failed(victim(name, records), "oom", "made up: no room.", recorded_at=LATELY)
-    stem, table, text = before(name)
-    found = written(name, [*records, newer])[stem]
-    assert found != (table, text)
-    assert "made up: no room" in found[1]
+    stem, *_ = before(name)
+    assert "made up: no room" in written(name, [*records, newer])[stem]
 
 
 #: How a record may differ from those of its page.
@@ -126,9 +138,8 @@ def test_newer_records_of_other_settings_change_nothing_but_notes(name: str) -> 
         about = {"recorded_at": LATELY, "config_json": json.dumps(cell), "cell_id": f"stray-{field}"}
         stray = dataclasses.replace(one, **about, **OTHERS[field])
         strays.append(stray if field == "device" else failed(stray, "oom", "made up"))
-    _, table, _ = before(name)
-    found = written(name, [*records, *strays])
-    assert table in [one for one, _ in found.values()]
+    found = csvs(name, [*records, *strays])
+    assert before(name)[1] in found
     assert len(found) > 1  # that of the other device
 
 
@@ -138,7 +149,7 @@ def test_a_record_of_older_code_is_marked(name: str) -> None:
     one = victim(name, records)
     older = dataclasses.replace(one, code_id="two", recorded_at=LONG_AGO)
     stem, _, text = before(name)
-    found = written(name, [older if other is one else other for other in records])[stem][1]
+    found = written(name, [older if other is one else other for other in records])[stem]
     said = ("†", "older code than the newest")
     assert not any(words in text for words in said)
     assert any(words in found for words in said)
@@ -152,7 +163,7 @@ PAIRED = ("fig1", "fig5", "fig7", "fig8", "fig10", "fig12", "table_tensorization
 def test_a_ratio_of_times_that_were_not_timed_together_is_marked(name: str) -> None:
     records = small_page(name)
     apart = [dataclasses.replace(one, pairing=f"apart-{place}") for place, one in enumerate(records)]
-    [(_, text)] = written(name, apart).values()
+    [text] = written(name, apart).values()
     assert "‡" in text
     assert "not timed together" in text
 
