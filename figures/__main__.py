@@ -42,7 +42,7 @@ class InputError(Exception):
     """Something the user can put right; the message is one sentence."""
 
 
-class Parser(argparse.ArgumentParser):
+class FiguresParser(argparse.ArgumentParser):
     """A parser that raises InputError."""
 
     def error(self, message: str) -> NoReturn:
@@ -80,8 +80,8 @@ Nothing is measured here. What the tests do: python -m figures all --check --rec
 }
 
 
-def _parser(program: str) -> Parser:
-    parser = Parser(prog=program, add_help=False)
+def _parser(program: str) -> FiguresParser:
+    parser = FiguresParser(prog=program, add_help=False)
     added = parser.add_subparsers(required=True)
     form = argparse.RawDescriptionHelpFormatter
     about: dict[str, dict[str, Any]] = {

@@ -58,7 +58,7 @@ _Methods = Annotated[list[Any], Field(min_length=1), Allowed("a list of at least
 
 
 @dataclass(frozen=True)
-class Toggles:
+class ToggleSettings:
     """Settings that may vary among the arms of a job."""
 
     precision: Precision
@@ -68,7 +68,7 @@ class Toggles:
 
 
 @dataclass(frozen=True)
-class JobSettings(Toggles):
+class JobSettings(ToggleSettings):
     """All there is to set, as in ``conf/config.yaml``, the sections of workloads aside."""
 
     name: _Name
@@ -99,7 +99,7 @@ class JobSettings(Toggles):
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(JobSettings))
-TOGGLES = tuple(field.name for field in dataclasses.fields(Toggles))
+TOGGLES = tuple(field.name for field in dataclasses.fields(ToggleSettings))
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     _check_batch(config["batch_size"], config["world_size"], workload.training_examples, any_batch)
     ways = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
     own = {name: config[name] for name in TOGGLES}
-    toggle_sets = [{**own, **checked_fields(Toggles, changed, "toggles")} for changed in config["toggles"]]
+    toggle_sets = [{**own, **checked_fields(ToggleSettings, changed, "toggles")} for changed in config["toggles"]]
     check_arms(arms, ratio, config["toggles"])
     check_batch_memory(config["batch_size"], workload, DRAWN_MIB if any_batch else math.inf)
     cells = [

@@ -22,7 +22,7 @@ from figures.columns import bounds_kinds, time_column, unit_of
 from figures.draw import bars, facts
 from figures.draw.captions import Caption, beside
 from figures.draw.footnotes import Footnotes
-from figures.draw.layout import Page, legend
+from figures.draw.layout import Paper, legend
 from figures.draw.style import (
     DENSE_STROKE,
     EARLY_STROKE,
@@ -258,11 +258,9 @@ def _over_plain(page: ActivationsPage, runs: pd.DataFrame, allocator: str = "") 
 def shown(page: ActivationsPage, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per arm: what a block keeps, the largest batches, and the times over the plain arm's."""
     kept = table[(table["quantity"] == KEPT) & (table["of"] == ALL)]
-    text = [
-        significant(size) if pd.notna(size) else status
-        for size, status in zip(kept["value"], kept["status"], strict=True)
-    ]
-    found = [kept.assign(heading="kept per block, MiB", text=text)]
+    sizes = zip(kept["value"], kept["status"], strict=True)
+    sizes_or_why = [significant(size) if pd.notna(size) else status for size, status in sizes]
+    found = [kept.assign(heading="kept per block, MiB", text=sizes_or_why)]
     largest = table[table["quantity"] == LARGEST]
     largest = frame.in_order(largest, "of", lambda size: float(size.split()[0]))
     text = largest["value"].map("{:,.0f}".format)
@@ -316,7 +314,7 @@ def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> 
     """Return bands of what a block keeps, and of the largest batches."""
     fills = {**KINDS, "again": Fill("#ffffff", "....", edge="#6f6f6f")}
     kept, marks = table[table["quantity"] == KEPT], _marks(page)
-    sizes = kept.pivot(index="arm", columns="of", values="value").reindex(page.arms)
+    sizes = kept.pivot(index="arm", columns="of", values="value").reindex(page.arms, columns=[ALL, *KINDS])
     sizes["again"] = table[table["quantity"] == FORMED_AGAIN].groupby("arm")["value"].sum()
     whole = kept[kept["of"] == ALL].set_index("arm")
     messages = page.kept.set_index("arm")["message"].reindex(whole.index, fill_value="")
@@ -359,7 +357,7 @@ def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> 
     return bands
 
 
-def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Page, part: int) -> None:
+def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Paper, part: int) -> None:
     """Peak memory by batch size with what fits the devices, and time by peak memory where anything was timed."""
     known = table.dropna(subset="value")
     peaks, times = (known[known["quantity"] == one] for one in (PEAK, f"time per {page.per}"))

@@ -118,7 +118,7 @@ def shown(page: Fig1Page, table: pd.DataFrame) -> pd.DataFrame:
 
 def draw(page: Fig1Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw time per epoch and peak memory as bars, a panel per batch size."""
-    sheet = bars.Sheet(page.kind, COMERA)
+    sheet = bars.BarPage(page.kind, COMERA)
     legend = {
         "steps, CoMERA": "training steps, CoMERA",
         "steps": "training steps, other arms",

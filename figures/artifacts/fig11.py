@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from figures.artifact import Artifact
 from figures.columns import readable
 from figures.draw.captions import Caption, beside
-from figures.draw.layout import INNER, Page
+from figures.draw.layout import INNER, Paper
 from figures.draw.style import FAINT, TIME_FILLS
 from figures.draw.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
 from figures.frame import each
@@ -67,7 +67,7 @@ def about(page: Grid, _: pd.DataFrame) -> dict[str, Any]:
 
 def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     """Draw the plan of each layer as tensor diagrams, a row per step."""
-    paper = Page(caption.title, caption.facts, (*caption.of_picture, *caption.notes), len(page.layers))
+    paper = Paper(caption.title, caption.facts, (*caption.of_picture, *caption.notes), len(page.layers))
     for part, layer in enumerate(each(page.layers)):
         plans, steps = page.plans[page.plans["shape"] == layer.shape], products_of(layer.products)
         most = max(layer.dense_flops, plans["flops"].max())

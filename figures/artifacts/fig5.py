@@ -143,7 +143,7 @@ def about(page: Fig5Page, table: pd.DataFrame) -> dict[str, Any]:
 
 def draw(page: Fig5Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw time and peak memory as bars, a panel per batch size."""
-    sheet = bars.Sheet(page.kind, REFERENCE, title="{:,} indices")
+    sheet = bars.BarPage(page.kind, REFERENCE, title="{:,} indices")
     measured = page.target == "cuda" and bool(table["allocated_mib"].notna().any())
     legend = {"steps, CoMERA": "optimized", "steps": "other variants and uncompressed tables"}
     without, with_step = table[~table["optimizer_step"]], table[table["optimizer_step"]]

@@ -121,7 +121,7 @@ def about(page: Fig7Page, table: pd.DataFrame) -> dict[str, Any]:
 
 def draw(page: Fig7Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw time per epoch with the toggle off and on, a panel per batch size."""
-    sheet, named, measured = bars.Sheet(page.kind, COMERA), _named(table), _is_measured(table)
+    sheet, named, measured = bars.BarPage(page.kind, COMERA), _named(table), _is_measured(table)
     others = "dense" if set(table["arm"]) == {COMERA, DENSE} else "other arms"
     legend = {"steps, CoMERA": "training steps, CoMERA", "steps": f"training steps, {others}"}
     if (table[time_column(page.per).replace("time", "rare")] > 0).any():

@@ -130,7 +130,7 @@ def about(page: Fig8Page, table: pd.DataFrame) -> dict[str, Any]:
 
 def draw(page: Fig8Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw time and peak memory as bars, a panel per batch size."""
-    sheet = bars.Sheet(page.kind, OPTIMIZED)
+    sheet = bars.BarPage(page.kind, OPTIMIZED)
     measured = page.kind == "cuda" and bool(table["allocated_mib"].notna().any())
     legend = {"steps, CoMERA": "CoMERA, optimized look-up"}
     legend["steps"] = "plain look-up and dense tables"

@@ -37,7 +37,7 @@ from figures.draw.style import (
     with_room,
 )
 from figures.frame import each
-from figures.stats.metric import Metric, Score
+from figures.stats.metric import LeadingMetric, Score
 from figures.stats.reach import reach_of
 from figures.stats.seeds import less, with_estimates
 from figures.stats.sizes import equal_size
@@ -62,12 +62,12 @@ AXES = {
 }
 
 
-def points_of(metric: Metric, table: pd.DataFrame, cost: str = SIZE) -> pd.DataFrame:
+def points_of(metric: LeadingMetric, table: pd.DataFrame, cost: str = SIZE) -> pd.DataFrame:
     """Return the lines that have both a cost and the metric, the least cost first."""
     return table[(table[cost] > 0) & table[metric.name].notna()].sort_values(cost, kind="stable")
 
 
-def dominators(metric: Metric, points: pd.DataFrame, cost: str = SIZE) -> pd.Series:
+def dominators(metric: LeadingMetric, points: pd.DataFrame, cost: str = SIZE) -> pd.Series:
     """Return for each point the line of the best one that beats it; missing where none does.
 
     A point beats another by value: better and no larger, or as good and smaller. Sizes within the tolerance of the
@@ -200,7 +200,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
 
 
 def _panel(
-    axes: Any, metric: Metric, table: pd.DataFrame, cost: str, style: Mapping[str, Stroke], limits: pd.DataFrame
+    axes: Any, metric: LeadingMetric, table: pd.DataFrame, cost: str, style: Mapping[str, Stroke], limits: pd.DataFrame
 ) -> None:
     """Draw the points and their front, those that none beats, and the smallest sizes within reach."""
     points = points_of(metric, table, cost)

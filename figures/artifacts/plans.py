@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator
 from bench.core.intervals import Estimate, unpaired_ratio
 from figures.artifact import Artifact
 from figures.draw.captions import Caption, beside
-from figures.draw.layout import Page, legend
+from figures.draw.layout import Paper, legend
 from figures.draw.style import EARLY_STROKE, FAINT, INK, STROKES, note, number_axis, stroke_handle, strokes
 from figures.frame import each
 from figures.stats.plans import SHAPE, Grid, select
@@ -148,7 +148,7 @@ def about(_: Grid, table: pd.DataFrame) -> dict[str, Any]:
 
 def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
     """Draw the planner's choice over the best candidate, a point per shape."""
-    paper = Page(caption.title, caption.facts, caption.notes, parts=2)
+    paper = Paper(caption.title, caption.facts, caption.notes, parts=2)
     _draw_maps(paper, table)
     _draw_panels(paper, table)
     return paper.finish()
@@ -159,7 +159,7 @@ def _initials(name: str) -> str:
     return "".join(word[0] for word in name.split()).upper()
 
 
-def _draw_maps(page: Page, table: pd.DataFrame) -> None:
+def _draw_maps(page: Paper, table: pd.DataFrame) -> None:
     """Draw a map per number of cores, all shapes of it: a line per layer and ranks, a column per number of tokens."""
     title = "a  The chosen plan at every shape and, where another was faster, that one and chosen / best"
     names = table["plan_name"].dropna().unique()
@@ -217,7 +217,7 @@ def _draw_cell(axes: Any, one: Any, left: int, top: int) -> None:
         axes.text(x, y + rise, best, fontsize=5.5, **style)
 
 
-def _draw_panels(page: Page, table: pd.DataFrame) -> None:
+def _draw_panels(page: Paper, table: pd.DataFrame) -> None:
     """Draw the share of shapes up to each ratio to the best, then by ranks the time over nn.Linear against tokens."""
     found = shapes(table)
     curves = {"planner": sorted(found["chosen_over_best"].dropna()), **fixed_plans(table)}

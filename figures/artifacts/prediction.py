@@ -15,7 +15,7 @@ from figures.arms import by_arm
 from figures.artifact import Artifact
 from figures.columns import readable
 from figures.draw.captions import Caption, beside
-from figures.draw.layout import Page, legend
+from figures.draw.layout import Paper, legend
 from figures.draw.style import FAINT, INK, stroke_handle, strokes
 from figures.frame import Records
 from figures.text import one_line
@@ -106,7 +106,7 @@ def about(page: frame.Page, table: pd.DataFrame) -> dict[str, Any]:
 def draw(page: frame.Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the error of each prediction, by arm."""
     limit, rows, band = 100 * TOLERANCE[page.kind], by_workload(page, table), "#e9eef3"
-    paper = Page(caption.title, caption.facts, caption.notes)
+    paper = Paper(caption.title, caption.facts, caption.notes)
     [[axes]] = paper.panels(0, 0.26 * len(rows))
     batches = strokes(sorted(set(table["batch_size"])))
     points: dict[str, Any] = {"linestyle": "", "markersize": 4.5}

@@ -22,12 +22,12 @@ from bench.estimate.communication import LINKS, Training, winners
 from figures import frame
 from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
-from figures.artifacts.scaling_model import RANKS, WORKLOADS, Paper, fitted, papers_of, step_ms
+from figures.artifacts.scaling_model import RANKS, WORKLOADS, PaperArm, fitted, papers_of, step_ms
 from figures.artifacts.scaling_steps import SAME, StepsPage, base_arms, by_arm, rate_words, style
 from figures.columns import across, bounds_kinds, readable
 from figures.draw import facts
 from figures.draw.captions import Caption, beside
-from figures.draw.layout import Page, legend
+from figures.draw.layout import Paper, legend
 from figures.draw.style import (
     FAINT,
     INK,
@@ -87,7 +87,7 @@ class ScalingPage(StepsPage):
         return self.df if measured.empty else measured
 
     @cached_property
-    def papers(self) -> list[Paper]:
+    def papers(self) -> list[PaperArm]:
         return papers_of(self.df[self.df["measure"] == "exchanged"])
 
     @cached_property
@@ -213,7 +213,7 @@ def draw(page: ScalingPage, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw bytes of a step, its time against the link's rate, and the model by ranks."""
     steps = page.steps
     arms = sorted(set(steps["arm"]), key=by_arm)
-    place = Page(caption.title, caption.facts, (*caption.of_picture, *caption.notes), 3)
+    place = Paper(caption.title, caption.facts, (*caption.of_picture, *caption.notes), 3)
     [[sent, times]] = place.panels(0, 2.9, 2, widths=[1, 1.7])
     titles = ("a  sent per step and rank, MiB", "b  time per step, ms: measured, and the model's lines")
     for axes, title in zip((sent, times), titles, strict=True):
@@ -280,7 +280,7 @@ def _draw_times(axes: Any, page: ScalingPage) -> None:
     axes.grid(visible=True, axis="both")
 
 
-def _draw_paper(place: Page, page: ScalingPage, table: pd.DataFrame) -> None:
+def _draw_paper(place: Paper, page: ScalingPage, table: pd.DataFrame) -> None:
     """Draw panel c: a column per workload, weak scaling above strong."""
     workloads = list(dict.fromkeys(one.workload for one in page.papers))
     panels = place.panels(1, 2.0, max(len(workloads), 1), 2)
@@ -334,7 +334,7 @@ def _paper_look(arm: str, link: str) -> dict[str, Any]:
     }
 
 
-def _draw_winners(place: Page, table: pd.DataFrame) -> None:
+def _draw_winners(place: Paper, table: pd.DataFrame) -> None:
     """Draw panel d: a strip per case, in the fill of the arm that takes least."""
     winners = table[table["quantity"] == "least time up to"]
     cases = list(dict.fromkeys(winners["of"]))

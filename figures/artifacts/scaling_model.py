@@ -32,7 +32,7 @@ WORKLOADS = {"encoder": "encoder", "code": "code model", "dlrm": "DLRM"}
 
 
 @dataclass(frozen=True)
-class Paper:
+class PaperArm:
     """An arm of a workload on paper.
 
     Args:
@@ -61,7 +61,7 @@ class Paper:
         return replace(self.weak, compute_ms=self.compute.ms(batch), rows_mib=rows_mib)
 
 
-def papers_of(df: pd.DataFrame) -> list[Paper]:
+def papers_of(df: pd.DataFrame) -> list[PaperArm]:
     """Return all arms and exchanges that records on paper are good for, by workload and arm."""
     order = df["workload"].map({name: place for place, name in enumerate(WORKLOADS)})
     papers = []
@@ -84,7 +84,7 @@ def papers_of(df: pd.DataFrame) -> list[Paper]:
                 rows_mib=4 * columns * batch / 2**20,
             )
             arm = record.arm if exchange == "ddp" else f"{record.arm}+{exchange}"
-            papers.append(Paper(record.workload, arm, bounds["words"], batch, weak, compute))
+            papers.append(PaperArm(record.workload, arm, bounds["words"], batch, weak, compute))
     return papers
 
 

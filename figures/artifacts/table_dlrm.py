@@ -15,7 +15,7 @@ from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecide
 from figures.claims.rule import Rule
 from figures.columns import readable
 from figures.draw import training
-from figures.stats.metric import Metric, Score
+from figures.stats.metric import LeadingMetric, Score
 from figures.stats.seeds import Finished, less, score_of, with_estimates
 from figures.stats.studies import Study, studies
 
@@ -23,10 +23,10 @@ from figures.stats.studies import Study, studies
 EXPERIMENT = "fig9"
 
 METRICS = (
-    Metric("nce", "normalised cross entropy", "", higher_is_better=False),
-    Metric("accuracy", "accuracy", "%"),
-    Metric("auc", "AUC"),
-    Metric("log_loss", "log loss", "nats", higher_is_better=False),
+    LeadingMetric("nce", "normalised cross entropy", "", higher_is_better=False),
+    LeadingMetric("accuracy", "accuracy", "%"),
+    LeadingMetric("auc", "AUC"),
+    LeadingMetric("log_loss", "log loss", "nats", higher_is_better=False),
 )
 NCE, ACCURACY, AUC, _ = METRICS
 RIVAL = "dense:sparse"
@@ -85,7 +85,7 @@ def between(dataset: str, apart: Score, low: float, high: float, words: str, fou
     return Judgement(outcome, f"{'Both' if outcome == 'reproduced' else 'Not both'} bounds lie {words}.", found)
 
 
-def _rule(claim_id: str, metric: Metric, low: float, high: float, words: str) -> Rule:
+def _rule(claim_id: str, metric: LeadingMetric, low: float, high: float, words: str) -> Rule:
     """Return the rule for a difference to dense whose bounds both lie between two numbers."""
 
     def judge(_: Claim, study: Study, __: object) -> Judgement:

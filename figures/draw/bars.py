@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from figures.columns import bounds_kinds, time_column, unit_of
 from figures.draw.captions import Caption
 from figures.draw.footnotes import Footnotes
-from figures.draw.layout import Page, legend
+from figures.draw.layout import Paper, legend
 from figures.draw.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
 from figures.stats.cells import CATEGORIES, by_category
 from figures.text import DISTURBED, OLDER, UNPAIRED, significant
@@ -66,7 +66,7 @@ def marks(table: pd.DataFrame, of_time: bool = False) -> pd.Series:
 
 
 @dataclass
-class Sheet:
+class BarPage:
     """A page of bars from a table of times and peak memory, all compared with one arm.
 
     Args:
@@ -188,7 +188,7 @@ def draw_bars(
         for start in range(0, len(band.panels), _COLUMNS)
     ]
     foot = (*footnotes, *caption.notes)
-    page = Page(caption.title, caption.facts, foot, len(stacked) + (below is not None))
+    page = Paper(caption.title, caption.facts, foot, len(stacked) + (below is not None))
     for part, (band, start, titles) in enumerate(stacked):
         handles = [_handle(name, words, band.fills) for name, words in band.legend.items()]
         characters = sum(len(words) + _HANDLE for words in band.legend.values())

@@ -26,7 +26,7 @@ def wrapped(lines: Sequence[str]) -> str:
     return "\n".join(part for line in lines for part in textwrap.wrap(line, _WRAP, subsequent_indent="   "))
 
 
-class Page:
+class Paper:
     """A page with its title and facts on top, so many parts below one another, and its footnotes at the end.
 
     ``body`` is the subfigure of all parts, ``parts`` those of single ones. The page becomes as high as it takes for the
@@ -111,7 +111,7 @@ def panel_page(
     handles: Sequence[Any],
     columns: int,
     reasons: Sequence[str] = (),
-) -> tuple[Page, list[list[Any]]]:
+) -> tuple[Paper, list[list[Any]]]:
     """Return a page of panels, and their axes by row.
 
     Args:
@@ -122,7 +122,7 @@ def panel_page(
         reasons: why values are missing, numbered.
     """
     footnotes = (*reasons, *caption.of_picture, *caption.notes)
-    page = Page(caption.title, caption.facts, footnotes, len(rows))
+    page = Paper(caption.title, caption.facts, footnotes, len(rows))
     if handles:
         legend(page.body, handles, columns, handlelength=3.2)
     found = [page.panels(part, height, len(names))[0] for part, names in enumerate(rows)]

@@ -10,7 +10,7 @@ from figures import frame
 from figures.arms import DENSE
 from figures.columns import Format
 from figures.draw.style import WHISKER, nothing_drawn
-from figures.stats.metric import Metric, Score, score
+from figures.stats.metric import LeadingMetric, Score, score
 from figures.stats.studies import EXPERIMENT, PROBES, Runs, Study, studies
 from figures.stats.time_values import workload_words
 from figures.stats.training import curves
@@ -37,12 +37,12 @@ def ends(*names: str) -> list[str]:
     return [f"{name}{end}" for name in names for end in ("", "_low", "_high", "_bounds")]
 
 
-def metric_format(metric: Metric) -> Format:
+def metric_format(metric: LeadingMetric) -> Format:
     """Return how the values of a metric are written."""
     return Format(metric.heading, digits=4, decimals=1 if metric.unit == "%" else None, status="status")
 
 
-def difference_format(metric: Metric, heading: str, unit: bool = True) -> Format:
+def difference_format(metric: LeadingMetric, heading: str, unit: bool = True) -> Format:
     """Return how differences in a metric are written, with the ``unit`` behind the heading where asked."""
     words = ", ".join(filter(None, (heading, metric.unit_apart if unit else "")))
     return Format(words, decimals=1 if metric.unit == "%" else None, sign=True)

@@ -9,7 +9,7 @@ ALIKE = ("workload", "dataset", "device", "precision", "batch_size")
 
 
 @dataclass(frozen=True)
-class Question:
+class ExplorerQuestion:
     """A question about records, as the axes and filters that answer it.
 
     Args:
@@ -29,7 +29,7 @@ class Question:
 TIME, MEMORY = "step_time_ms", "peak_memory_predicted_mib"
 
 #: Asked first where a model of the user's own was predicted.
-OWN = Question(
+OWN = ExplorerQuestion(
     "Your model at batch 8: which method could be fastest, and which needs least memory?",
     "least_time_ms",
     MEMORY,
@@ -38,43 +38,43 @@ OWN = Question(
 
 #: The page opens on the first of these that its records answer.
 QUESTIONS = (
-    Question(
+    ExplorerQuestion(
         "Which method is fastest at batch 8, and which needs least memory?",
         TIME,
         MEMORY,
         {"source": "fig1", "batch_size": 8},
     ),
-    Question(
+    ExplorerQuestion(
         "Which should need the least memory on a GPU at batch 128?",
         "parameters",
         MEMORY,
         {"source": "fig1_memory", "device": "cuda, predicted", "batch_size": 128},
     ),
-    Question("How much time does more compression save?", "ratio", TIME, {"source": "ratios"}),
-    Question(
+    ExplorerQuestion("How much time does more compression save?", "ratio", TIME, {"source": "ratios"}),
+    ExplorerQuestion(
         "Which format gives a language model the lowest loss?",
         "parameters",
         "metric_loss",
         {"source": "formats_tiny"},
         log=False,
     ),
-    Question(
+    ExplorerQuestion(
         "Do smaller tables cost a recommender quality?", "stored_mib", "metric_nce", {"source": "fig9"}, log=False
     ),
 )
 
 
-def asked(points: Sequence[Mapping[str, Any]], questions: Iterable[Question]) -> list[dict[str, Any]]:
+def asked(points: Sequence[Mapping[str, Any]], questions: Iterable[ExplorerQuestion]) -> list[dict[str, Any]]:
     """Return the questions that the points answer, each with the filters that leave like points.
 
     A filter that a question leaves open takes the value of the newest point, such as the newest device.
 
     Example:
-        >>> question = Question("Which is fastest?", "time", "memory", {"batch_size": 8})
+        >>> question = ExplorerQuestion("Which is fastest?", "time", "memory", {"batch_size": 8})
         >>> old, new = ({"device": name, "batch_size": 8, "time": 1, "memory": 2, "recorded_at": name} for name in "ab")
         >>> [answer["filters"] for answer in asked([old, new], [question])]
         [{'batch_size': '8', 'device': 'b'}]
-        >>> asked([old, new], [Question("Which is smallest?", "time", "size")])
+        >>> asked([old, new], [ExplorerQuestion("Which is smallest?", "time", "size")])
         []
     """
     answered = []

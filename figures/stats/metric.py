@@ -26,10 +26,10 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Metric:
+class LeadingMetric:
     """The leading metric of a record; the fields are those of :class:`bench.protocol.Metric`.
 
-    >>> accuracy = Metric("accuracy", "validation accuracy", "%")
+    >>> accuracy = LeadingMetric("accuracy", "validation accuracy", "%")
     >>> accuracy.heading, accuracy.axis, accuracy.written(79.44), accuracy.unit_apart
     ('accuracy, %', 'validation accuracy, %', '79.4 %', 'points')
     """
@@ -78,7 +78,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Reached:
+class MetricValue:
     """A model's metric, with its value for each validation example where it is their mean.
 
     In place of examples there may be groups of them, of one size.
@@ -97,7 +97,7 @@ ScoreKind = Literal["", "interval", "bootstrap"]
 class Score:
     """A metric as the mean over seeds, or a difference of two such means, with its bounds."""
 
-    metric: Metric
+    metric: LeadingMetric
     value: float
     low: float | None
     high: float | None
@@ -133,7 +133,7 @@ class Score:
         return all(self.metric.gain(end, bound) > 0 for end in self.span)
 
 
-def _stacked(models: Sequence[Reached]) -> Values | None:
+def _stacked(models: Sequence[MetricValue]) -> Values | None:
     """Return the values (seed, example); None where a model has none."""
     values = [one.per_example for one in models if one.per_example is not None]
     if len(values) < len(models):
@@ -143,7 +143,7 @@ def _stacked(models: Sequence[Reached]) -> Values | None:
     return np.stack(values)
 
 
-def _bootstrapped(metric: Metric, means: Sequence[float], values: Values | None, examples: int | None) -> Score:
+def _bootstrapped(metric: LeadingMetric, means: Sequence[float], values: Values | None, examples: int | None) -> Score:
     """Return the mean over seeds, with bootstrap bounds where there are ``values`` (seed, example)."""
     seeds = len(means)
     if values is None:
@@ -152,10 +152,11 @@ def _bootstrapped(metric: Metric, means: Sequence[float], values: Values | None,
     return Score(metric, *mean_over_examples(values), examples or values.shape[1], seeds, kind)
 
 
-def score(metric: Metric, models: Mapping[int, Reached]) -> Score | None:
+def score(metric: LeadingMetric, models: Mapping[int, MetricValue]) -> Score | None:
     """Return the mean of a metric over seeds; None without any. Raises ValueError where examples differ in number.
 
-    >>> print(score(Metric("accuracy", "validation accuracy", "%"), {0: Reached(50.0, np.array([100.0, 0.0] * 5))}))
+    >>> accuracy = LeadingMetric("accuracy", "validation accuracy", "%")
+    >>> print(score(accuracy, {0: MetricValue(50.0, np.array([100.0, 0.0] * 5))}))
     50.0 [23.7, 76.3]
     """
     if not models:
@@ -171,14 +172,16 @@ def score(metric: Metric, models: Mapping[int, Reached]) -> Score | None:
     return Score(metric, right * share, scale * (centre - spread), scale * (centre + spread), examples, 1, "interval")
 
 
-def difference(metric: Metric, ours: Mapping[int, Reached], theirs: Mapping[int, Reached]) -> Score | None:
+def difference(
+    metric: LeadingMetric, ours: Mapping[int, MetricValue], theirs: Mapping[int, MetricValue]
+) -> Score | None:
     """Return the mean of ours less theirs, paired by seed and by validation example; None where no seed has both.
 
     Raises ValueError where examples differ in number.
 
     >>> right, wrong = np.array([100.0, 100.0, 100.0, 100.0]), np.array([100.0, 100.0, 100.0, 0.0])
-    >>> ours, theirs = Reached(100.0, right), Reached(75.0, wrong)
-    >>> difference(Metric("accuracy", "validation accuracy", "%"), {0: ours}, {0: theirs}).text(sign=True)
+    >>> ours, theirs = MetricValue(100.0, right), MetricValue(75.0, wrong)
+    >>> difference(LeadingMetric("accuracy", "validation accuracy", "%"), {0: ours}, {0: theirs}).text(sign=True)
     '+25.0 [+0.0, +75.0]'
     """
     seeds = sorted(set(ours) & set(theirs))

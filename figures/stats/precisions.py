@@ -17,7 +17,7 @@ import pandas as pd
 from figures import frame
 from figures.arms import by_arm, by_precision
 from figures.frame import Records
-from figures.stats.metric import Metric, Score
+from figures.stats.metric import LeadingMetric, Score
 from figures.stats.seeds import less
 from figures.stats.studies import SAME, Runs, comparable, newest_probes, outcome
 from figures.stats.training import stages_of
@@ -75,7 +75,7 @@ class Precisions(Runs):
             remarks=["; ".join(some) for some in of_lines],
         )
 
-    def less(self, metric: Metric) -> dict[str, Score]:
+    def less(self, metric: LeadingMetric) -> dict[str, Score]:
         """Return by row the paired difference to the row that one is compared with; without those that have none."""
         runs = dict(self.rows["finished"])
         pairs = [(row.Index, row.compared_with) for row in frame.each(self.rows) if row.compared_with in runs]

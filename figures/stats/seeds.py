@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from bench.core.record import Record
-from figures.stats.metric import Metric, Reached, Score, difference, score
+from figures.stats.metric import LeadingMetric, MetricValue, Score, difference, score
 from figures.stats.training import curve_of, metric_of, reached
 from figures.text import NOT_RECORDED, bounds, significant
 
@@ -33,7 +33,7 @@ def with_sizes(df: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def over_seeds(runs: pd.DataFrame, by: str, keys: Sequence[Any], metric: Metric) -> pd.DataFrame:
+def over_seeds(runs: pd.DataFrame, by: str, keys: Sequence[Any], metric: LeadingMetric) -> pd.DataFrame:
     """Return a row for each of ``keys``, values of the column ``by``.
 
     ``finished`` has the finished records by seed, ``score`` what they reached. Of every number of a record there is the
@@ -73,7 +73,7 @@ def with_estimates(rows: pd.DataFrame, estimates: Mapping[str, Iterable[Any]]) -
     return pd.concat([rows, *found], axis=1)
 
 
-def ends_of(metric: Metric, runs: Finished) -> dict[int, Reached]:
+def ends_of(metric: LeadingMetric, runs: Finished) -> dict[int, MetricValue]:
     """Return a metric at the end of runs, which need not be the one that leads."""
     return {
         seed: curve_of(run)[-1]
@@ -83,12 +83,12 @@ def ends_of(metric: Metric, runs: Finished) -> dict[int, Reached]:
     }
 
 
-def score_of(metric: Metric, runs: Finished) -> Score | None:
+def score_of(metric: LeadingMetric, runs: Finished) -> Score | None:
     """Return a metric over seeds; None without a finished run."""
     return score(metric, ends_of(metric, runs))
 
 
-def less(metric: Metric, runs: Finished, others: Finished) -> Score | None:
+def less(metric: LeadingMetric, runs: Finished, others: Finished) -> Score | None:
     """Return the difference of runs to others, paired by seed and example; None where no seed has both."""
     return difference(metric, ends_of(metric, runs), ends_of(metric, others))
 

@@ -16,7 +16,7 @@ from bench.core.record import Record
 from figures import frame
 from figures.arms import COMERA, DENSE
 from figures.frame import Records
-from figures.stats.metric import Metric, difference, score
+from figures.stats.metric import LeadingMetric, difference, score
 from figures.stats.seeds import ends_of, over_seeds, with_estimates, with_sizes
 from figures.stats.sizes import FULL_SIZE_PARAMETERS
 from figures.stats.time_values import PAPER_EXAMPLES, workload_words
@@ -70,7 +70,7 @@ class Runs(frame.Page):
         return self.values("seed")
 
     @cached_property
-    def metric(self) -> Metric:
+    def metric(self) -> LeadingMetric:
         """Return the metric that leads, with the probe of its own record, where there is one."""
         metric, probe = metric_of(self.shown[-1]), self.probe
         if probe is None or metric.name not in probe.metrics:

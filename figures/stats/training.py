@@ -12,7 +12,7 @@ from bench.core.record import Record, RecordError
 from bench.core.samples import per_example, unpacked
 from figures.arms import COMERA, DENSE
 from figures.frame import settings_of
-from figures.stats.metric import Metric, Reached
+from figures.stats.metric import LeadingMetric, MetricValue
 
 Ranks = Mapping[str, tuple[int, ...]]
 
@@ -32,11 +32,11 @@ LAYERS = {
 _IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
-def metric_of(record: Record) -> Metric:
+def metric_of(record: Record) -> LeadingMetric:
     """Return the metric that leads the workload; raises RecordError where none does, or without name or text."""
-    known = {field.name for field in fields(Metric)}
+    known = {field.name for field in fields(LeadingMetric)}
     try:
-        return Metric(**{name: value for name, value in record.metric.items() if name in known})
+        return LeadingMetric(**{name: value for name, value in record.metric.items() if name in known})
     except TypeError:
         lacks = "a training record needs its leading metric, with name and text, in workload_words.metric."
         raise RecordError(f"record {record.cell_id}: {lacks}") from None
@@ -102,7 +102,7 @@ def slot_of(record: Record) -> TrainingSlot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvePoint(Reached):
+class CurvePoint(MetricValue):
     """The state of a run after ``step`` steps."""
 
     epoch: float
@@ -119,14 +119,14 @@ def _ranks(raw: Any) -> Ranks:
     return {str(name): tuple(int(rank) for rank in ranks) for name, ranks in raw.items()}
 
 
-def reached(row: Mapping[str, Any], name: str) -> Reached:
+def reached(row: Mapping[str, Any], name: str) -> MetricValue:
     """Return a metric at a point of a curve, with its value for each group of examples, if it has any.
 
     Raises KeyError, TypeError or ValueError where the point cannot be read.
     """
     groups = row.get("groups", {}).get(name)
     values = None if groups is None else unpacked(groups).astype(np.float64)
-    return Reached(value=float(row["metrics"][name]), per_example=values, examples=row.get("validation_examples"))
+    return MetricValue(value=float(row["metrics"][name]), per_example=values, examples=row.get("validation_examples"))
 
 
 def _point(record: Record, row: dict[str, Any]) -> CurvePoint:

@@ -11,7 +11,7 @@ from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.rule import REACHES, Rule
 from figures.draw.captions import Caption
-from figures.draw.layout import Page
+from figures.draw.layout import Paper
 
 CLAIM = Claim("made-up-size", "made_up_sizes", "stored size of dense / comera", "", "value", 40.0, 40.0, "x", "stated")
 TOLERANCE = 1.0
@@ -33,7 +33,7 @@ def table(page: frame.Page) -> pd.DataFrame:
 
 
 def draw(page: frame.Page, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
-    sheet = Page(caption.title, caption.facts, caption.notes)
+    sheet = Paper(caption.title, caption.facts, caption.notes)
     [[axes]] = sheet.panels(0, 0.2 * len(table))
     axes.barh(table["arm"], table["stored_mib"].fillna(0.0))
     return sheet.finish()

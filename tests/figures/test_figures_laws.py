@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from made_up import failed
-from pages import ARTIFACTS, csvs, pages, small_page, text_of
+from pages import ARTIFACTS, committed, csvs, pages, small_page, text_of
 
 from bench.core.record import Record
 from bench.estimate.communication import winners
@@ -95,10 +95,16 @@ def test_the_artifacts_without_records_are_these() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_records_without_a_reference_are_drawn(name: str) -> None:
     records = same_code(name)
-    rivals = {one.measure: one for one in records if one.arm not in ("dense", "comera")}
+    rivals = {(one.measure, one.variant, one.checkpoint): one for one in records if one.arm not in ("dense", "comera")}
     for left in ([one for one in records if one.arm != "dense"], *([one] for one in rivals.values()), records[-1:]):
         for page in pages(name, left):
             assert all(page.files[file] for file in page.files)
+
+
+@pytest.mark.parametrize("arm", ["comera+checkpoint", "galore:per_layer"])
+def test_an_arm_that_keeps_few_kinds_of_activations_is_drawn_alone(arm: str) -> None:
+    [alone] = pages("activations", [one for one in committed("activations") if one.arm == arm])
+    assert all(alone.files[file] for file in alone.files)
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {*EVERY_RECORD}))
