@@ -76,19 +76,30 @@ def browser() -> Iterator[Any]:
         yield one
 
 
-@pytest.fixture
-def page(browser: Any, report: Path) -> Iterator[Any]:
-    """The report opened from disk; at the end, whatever the browser complained about or asked for fails the test."""
+@pytest.fixture(scope="module")
+def opened(browser: Any, report: Path) -> Iterator[Any]:
+    """The report opened from disk; whatever the browser complains about or asks for meanwhile fails the last test."""
     asked, complaints = [], []
-    with contextlib.closing(browser.new_page(viewport={"width": 1280, "height": 900})) as one:
+    with contextlib.closing(browser.new_page()) as one:
         one.set_default_timeout(PATIENCE_MS)
         one.on("request", lambda request: asked.append(request.url))
         one.on("console", lambda message: complaints.append(message.text))
         one.on("pageerror", lambda error: complaints.append(str(error)))
         one.goto(report.as_uri())
+        one.evaluate("document.querySelectorAll('details[open]').forEach(one => one.dataset.wasOpen = '')")
         yield one
     assert [url for url in asked if not url.startswith("data:")] == [report.as_uri()]
     assert complaints == []
+
+
+@pytest.fixture
+def page(opened: Any) -> Any:
+    """The same as it was when it was opened, on a wide screen: opening it anew takes long."""
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    opened.emulate_media(media="screen", color_scheme="light")
+    opened.evaluate("document.querySelectorAll('details').forEach(one => one.open = 'wasOpen' in one.dataset)")
+    opened.evaluate("scrollTo(0, 0)")
+    return opened
 
 
 def overflow(page: Any) -> int:
