@@ -21,7 +21,7 @@ from comera.protocol import EMBEDDING_ROLE, LINEAR_ROLES, CaptureScope, CellView
 Table = nn.Embedding | nn.EmbeddingBag
 
 
-class Arm(abc.ABC):
+class TrainedArm(abc.ABC):
     """One rival in a comparison: the dense method unless a hook is overridden.
 
     Example:

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from baselines._arm import (
-    Arm,
     Table,
+    TrainedArm,
     check_positive,
     check_ratio,
     embedding_targets,
@@ -56,7 +56,7 @@ class Settings:
             check_ratio(f"{self.method}.{name}", getattr(self, name))
 
 
-class SmallTables(Arm):
+class SmallTables(TrainedArm):
     """Every embedding or bag among the targets gets fewer rows; linear layers stay dense."""
 
     words: ClassVar[str]  # as in "hashed tables"

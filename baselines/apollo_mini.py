@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from baselines._arm import (
-    Arm,
     JoinedOptimizer,
+    TrainedArm,
     check_count,
     check_positive,
     check_variant,
@@ -130,7 +130,7 @@ def _projected(gradient: torch.Tensor, seed: int) -> torch.Tensor:
     return draws @ gradient if gradient.shape[0] == shorter else gradient @ draws
 
 
-class Apollo(Arm):
+class Apollo(TrainedArm):
     """APOLLO-Mini on the linear targets, fused AdamW on everything else."""
 
     capture: CaptureScope = "forward_backward"

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from baselines._arm import (
-    Arm,
+    TrainedArm,
     check_count,
     check_positive,
     check_ratio,
@@ -148,7 +148,7 @@ class BasisLinear(nn.Module):
         return matrix.reshape(-1).gather(0, self.places)
 
 
-class Basis(Arm):
+class Basis(TrainedArm):
     """Coefficients of a fixed basis in the place of the linear targets."""
 
     optimizers = OPTIMIZERS

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from baselines._arm import (
-    Arm,
+    TrainedArm,
     check_count,
     check_positive,
     check_ratio,
@@ -62,7 +62,7 @@ class Settings:
         check_positive("btt.lr", self.lr)
 
 
-class BlockTensorTrains(Arm):
+class BlockTensorTrains(TrainedArm):
     """Block tensor trains in the place of the linear targets."""
 
     optimizers = OPTIMIZERS

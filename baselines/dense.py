@@ -28,8 +28,8 @@ import torch
 from torch import nn
 
 from baselines._arm import (
-    Arm,
     JoinedOptimizer,
+    TrainedArm,
     check_positive,
     check_ratio,
     check_targets,
@@ -146,7 +146,7 @@ class RowWiseAdagrad(torch.optim.Optimizer):
         table_VD.add_(step, alpha=-lr)
 
 
-class Dense(Arm):
+class Dense(TrainedArm):
     """Dense training with fused AdamW and no weight decay."""
 
     optimizers: tuple[Optimizer, ...] = OPTIMIZERS

@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from baselines._arm import (
-    Arm,
     JoinedOptimizer,
+    TrainedArm,
     check_count,
     check_positive,
     check_variant,
@@ -233,7 +233,7 @@ class PerLayerUpdates(GaLoreWithFusedAdamW):
         return loss
 
 
-class GaLore(Arm):
+class GaLore(TrainedArm):
     """GaLore on the linear targets, fused AdamW on everything else."""
 
     capture: CaptureScope = "forward_backward"

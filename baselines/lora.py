@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from baselines._arm import (
-    Arm,
+    TrainedArm,
     check_count,
     check_positive,
     check_variant,
@@ -58,7 +58,7 @@ class Settings:
         check_positive("lora.lr", self.lr)
 
 
-class LoRA(Arm):
+class LoRA(TrainedArm):
     """peft's LoRA on the linear targets, without dropout."""
 
     def __init__(self, settings: Settings) -> None:

@@ -33,8 +33,8 @@ import torch
 from torch import nn
 
 from baselines._arm import (
-    Arm,
     Table,
+    TrainedArm,
     check_count,
     check_positive,
     check_ratio,
@@ -307,7 +307,7 @@ def _init_factors(first: torch.Tensor, second: torch.Tensor, rank: int, variance
     second.normal_(std=root)
 
 
-class LowRank(Arm):
+class LowRank(TrainedArm):
     """Two-factor layers on the linear targets and, in the whole-model variant, on the embedding."""
 
     def __init__(self, settings: Settings, variant: str) -> None:

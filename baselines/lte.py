@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn import functional
 
 from baselines._arm import (
-    Arm,
+    TrainedArm,
     check_count,
     check_flag,
     check_positive,
@@ -193,7 +193,7 @@ def _scaled_orthogonal(heads: int, rank: int, in_features: int) -> torch.Tensor:
     return stacked
 
 
-class LTE(Arm):
+class LTE(TrainedArm):
     """LTE on the linear targets."""
 
     def __init__(self, settings: Settings) -> None:

@@ -15,7 +15,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, get_scheduler
 
 import comera
-from bench.advise.measure import Measured, as_text
+from bench.advise.measure import MeasuredBlock, as_text
 from bench.advise.question import question_of
 from bench.commands.reproduce import targets
 from bench.core.record import read_all
@@ -254,7 +254,7 @@ def test_the_measured_peaks_are_those_on_record() -> None:
     )
     rows = json.loads((ROOT / "results" / "advise" / "llama_1b_block.json").read_text(encoding="utf-8"))
     errors = [row.pop("error") for row in rows]
-    found = [Measured(**row) for row in rows]
+    found = [MeasuredBlock(**row) for row in rows]
     question = question_of([word for word in words.split() if not word.startswith("--")])
     assert as_text(question, found, memory_alone=True).strip() == printed.strip()
     assert max(map(abs, errors)) < 0.02

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from collections import Counter
 from pathlib import Path
@@ -60,3 +61,12 @@ def test_no_folder_has_too_many_modules(package) -> None:
     }
     assert modules
     assert crowded == {}
+
+
+def test_a_class_name_occurs_once() -> None:
+    """But for ``Settings``, which every rival's module has, as :mod:`baselines` asks of it."""
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert len(names) > 100
+    assert [name for name, count in names.items() if count > 1] == ["Settings"]

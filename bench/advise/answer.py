@@ -25,7 +25,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Row:
+class AnswerRow:
     """Predictions for one arm, and what is measured of it.
 
     Attributes:
@@ -83,10 +83,10 @@ class Answer:
     sequence_length: int
     traced: tuple[int, int]
     device: Device
-    rows: tuple[Row, ...]
+    rows: tuple[AnswerRow, ...]
     evidence: Evidence | None
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> AnswerRow | None:
         """Return the row of an arm without a ratio, where it was predicted."""
         return next((row for row in self.rows if row.arm.name == name and not row.left_out), None)
 
@@ -114,7 +114,7 @@ def answer_to(question: Question, report: Callable[[str], None]) -> Answer:
     waiting = [WorkProcess(packed(_serve, replace(question, arms=share), device)) for share in shares]
     left = {process: len(share) for process, share in zip(waiting, shares, strict=True)}
     facts: dict[str, Any] = {}
-    rows: dict[AdvisedArm, Row] = {}
+    rows: dict[AdvisedArm, AnswerRow] = {}
     try:
         while left:
             WorkProcess.wait_for_any(list(left))
@@ -157,20 +157,20 @@ def _serve(connection: Connection, question: Question, device: Device) -> None:
         connection.send(("done", ("row", row_of(question, model, arm, device))))
 
 
-def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Device) -> Row:
+def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Device) -> AnswerRow:
     """Predict one arm; an arm that cannot train the model is left out with its reason."""
     steps = Steps(model, arm.method, question.precision, device.kind, arm.checkpoint)
     asked = question.batch_size, question.precision, device.kind, model.sequence_length, arm.checkpoint
     try:
         if reason := unsupported(StepCell(*asked), arm.method(model), model.shapes, model.targets()):
-            return Row(arm, left_out=reason)
+            return AnswerRow(arm, left_out=reason)
         step = steps.at(question.batch_size)
         largest = steps.largest_batch(step, question.batch_size, device.room_mib * _MIB)
     except Exception as error:  # of an arm's own over the model, or of its trace
-        return Row(arm, left_out=str(error) if isinstance(error, ValueError) else first_line(error))
+        return AnswerRow(arm, left_out=str(error) if isinstance(error, ValueError) else first_line(error))
     moment, memory = step.peak()
     numbers = {name: round(value) for name, value in step.numbers.items()}
-    row = Row(
+    row = AnswerRow(
         arm,
         numbers["parameters"],
         moment.words,

@@ -52,7 +52,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredBlock:
     """What is measured of one arm on one block.
 
     Attributes:
@@ -93,7 +93,7 @@ def one_block(question: Question) -> AdvisedModel:
     return block
 
 
-def measure(question: Question, memory_alone: bool, report: Callable[[str], None]) -> list[Measured]:
+def measure(question: Question, memory_alone: bool, report: Callable[[str], None]) -> list[MeasuredBlock]:
     """Measure every arm of a question on this machine, one after the other.
 
     Raises:
@@ -103,14 +103,14 @@ def measure(question: Question, memory_alone: bool, report: Callable[[str], None
         raise ConfigError(f"device is {question.device!r}, but this machine has no CUDA device; use device=cpu.")
     threads = torch.get_num_threads()
     jobs = {str(arm): (question, arm, memory_alone, threads) for arm in question.arms}
-    found: dict[str, Measured] = {}
+    found: dict[str, MeasuredBlock] = {}
     for name, result in each(measured, jobs, parallel=1):
-        found[name] = Measured(name, left_out=str(result)) if isinstance(result, CellFailure) else result
+        found[name] = MeasuredBlock(name, left_out=str(result)) if isinstance(result, CellFailure) else result
         report(f"{len(found)} of {len(jobs)} arms: {name}")
     return [found[name] for name in jobs]
 
 
-def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: int) -> Measured:
+def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: int) -> MeasuredBlock:
     """Measure one arm, in a process of its own: the real steps first, for fake tensors must not outlive a prediction.
 
     An arm that cannot train the block is left out with its reason.
@@ -124,10 +124,10 @@ def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: i
         batch, kind = question.batch_size, question.kind
         predicted = trace(model, arm.method(model), batch, question.precision, kind, arm.checkpoint).peak_bytes
     except ValueError as error:
-        return Measured(str(arm), left_out=str(error))
+        return MeasuredBlock(str(arm), left_out=str(error))
     except RuntimeError as error:
-        return Measured(str(arm), left_out=first_line(error))
-    return Measured(str(arm), predicted, allocated, *timed)
+        return MeasuredBlock(str(arm), left_out=first_line(error))
+    return MeasuredBlock(str(arm), predicted, allocated, *timed)
 
 
 def _step(question: Question, model: AdvisedModel, arm: AdvisedArm) -> tuple[TrainStep, Batch]:
@@ -184,7 +184,7 @@ def _turn(step: TrainStep, batch: Batch, on_cuda: bool) -> Callable[[], tuple[fl
     return run
 
 
-def as_text(question: Question, rows: list[Measured], memory_alone: bool) -> str:
+def as_text(question: Question, rows: list[MeasuredBlock], memory_alone: bool) -> str:
     """Return what was measured as a table."""
     headings = ["arm", "predicted MiB", "allocated MiB", "error"]
     headings += [] if memory_alone else ["forward ms", "backward ms", "optimizer ms", "step ms", "over dense"]
@@ -196,7 +196,7 @@ def as_text(question: Question, rows: list[Measured], memory_alone: bool) -> str
     return "\n".join([title, "", *table, "", *left_out, *([""] if left_out else [])])
 
 
-def _cells(row: Measured) -> tuple[str, ...]:
+def _cells(row: MeasuredBlock) -> tuple[str, ...]:
     cells = [
         row.arm,
         f"{row.predicted / _MIB:,.1f}",
@@ -212,6 +212,6 @@ def _cells(row: Measured) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def as_json(rows: list[Measured]) -> list[dict[str, Any]]:
+def as_json(rows: list[MeasuredBlock]) -> list[dict[str, Any]]:
     """Return what was measured in plain values: bytes, milliseconds, joules of a step, watts, seconds."""
     return [{**asdict(row), "error": None if row.left_out else row.error} for row in rows]

@@ -23,7 +23,7 @@ The sentence then says what the best structured arm would change, so that "no" i
 
 from collections.abc import Sequence
 
-from bench.advise.answer import Answer, Row
+from bench.advise.answer import Answer, AnswerRow
 from bench.advise.arms import Kind
 from bench.advise.evidence import OPTIMIZERS
 
@@ -68,23 +68,23 @@ def advice(answer: Answer) -> str:
     )
 
 
-def _first(rows: Sequence[Row], batch_size: int) -> Row | None:
+def _first(rows: Sequence[AnswerRow], batch_size: int) -> AnswerRow | None:
     return next((row for row in rows if row.fits(batch_size)), None)
 
 
-def _by_gap(answer: Answer, rows: Sequence[Row]) -> list[Row]:
+def _by_gap(answer: Answer, rows: Sequence[AnswerRow]) -> list[AnswerRow]:
     """Structured arms whose gap was measured, the smallest one first.
 
     At an equal gap CoMERA comes last, and of one arm the ratio that is nearest to a measured one comes first.
     """
 
-    def rank(row: Row) -> tuple[float, bool, float, float]:
+    def rank(row: AnswerRow) -> tuple[float, bool, float, float]:
         return _worst(row), row.arm.name.startswith("comera"), _distance(answer, row), row.peak
 
     return sorted((row for row in rows if row.arm.kind is Kind.STRUCTURED and row.gap), key=rank)
 
 
-def _distance(answer: Answer, row: Row) -> float:
+def _distance(answer: Answer, row: AnswerRow) -> float:
     """Return how far an arm's ratio is from the one that its gap was measured at, as a factor of at least 1."""
     if answer.evidence is None or row.arm.ratio is None:
         return 1.0
@@ -92,12 +92,12 @@ def _distance(answer: Answer, row: Row) -> float:
     return max(quotient, 1 / quotient)
 
 
-def _worst(row: Row) -> float:
+def _worst(row: AnswerRow) -> float:
     """Return the largest of the gaps measured under several optimizers."""
     return max((row.gap or {}).values())
 
 
-def _proven(answer: Answer, rows: Sequence[Row]) -> list[Row]:
+def _proven(answer: Answer, rows: Sequence[AnswerRow]) -> list[AnswerRow]:
     """Structured arms that the evidence puts level with dense training, and that are bound lower in time."""
     dense = answer.row("dense")
     if dense is None or dense.least_ms is None or answer.evidence is None:
@@ -112,13 +112,13 @@ def _proven(answer: Answer, rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _gap(row: Row) -> str:
+def _gap(row: AnswerRow) -> str:
     """Return the measured gap of an arm, in words."""
     gaps = [f"{value:+.2f} nats under {OPTIMIZERS[name]}" for name, value in (row.gap or {}).items()]
     return f"its loss on the test bed is {' and '.join(gaps)}"
 
 
-def _smaller_batches(answer: Answer, taken: Row) -> str:
+def _smaller_batches(answer: Answer, taken: AnswerRow) -> str:
     """Say that dense training would do with a smaller batch, where it does not fit the asked one."""
     dense = answer.row("dense")
     if dense is None or dense is taken or not dense.largest:
@@ -126,7 +126,7 @@ def _smaller_batches(answer: Answer, taken: Row) -> str:
     return f" (dense alone fits batches of {dense.largest:,}, with gradients accumulated)"
 
 
-def _structured(answer: Answer, rows: Sequence[Row]) -> str:
+def _structured(answer: Answer, rows: Sequence[AnswerRow]) -> str:
     """Say what the structured arm with the smallest measured gap would change of dense training."""
     ranked, dense = _by_gap(answer, rows), answer.row("dense")
     if not ranked:

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from bench.advise.answer import Answer, Row
+from bench.advise.answer import Answer, AnswerRow
 from bench.advise.arms import Kind
 from bench.advise.evidence import OPTIMIZERS
 from bench.advise.linear import MOST
@@ -39,7 +39,7 @@ def _step_words(answer: Answer) -> str:
     )
 
 
-def _cells(answer: Answer, row: Row) -> tuple[str, ...]:
+def _cells(answer: Answer, row: AnswerRow) -> tuple[str, ...]:
     memory = row.memory or {}
     tokens = answer.question.batch_size * answer.sequence_length
     largest = f"{row.largest:,}" + (" or more" if row.largest >= MOST else "") if row.largest else "none"
@@ -56,7 +56,7 @@ def _cells(answer: Answer, row: Row) -> tuple[str, ...]:
     )
 
 
-def _gap(row: Row) -> str:
+def _gap(row: AnswerRow) -> str:
     """Measured gaps by optimizer; ``-`` where none was measured."""
     if not row.gap:
         return "-"
@@ -159,7 +159,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _plain(answer: Answer, row: Row) -> dict[str, Any]:
+def _plain(answer: Answer, row: AnswerRow) -> dict[str, Any]:
     head = {"arm": row.arm.name, "ratio": row.arm.ratio, "checkpoint": row.arm.checkpoint}
     if row.left_out:
         return head | {"left_out": row.left_out}

@@ -66,7 +66,7 @@ Both = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComparedPair:
     """The two records of one cell; all ratios are of B over A and None where either side has no value."""
 
     a: Record
@@ -146,7 +146,7 @@ def _times_ms(record: Record) -> Mapping[Any, float]:
 class Comparison:
     """Pairs in the order of experiment, device and name; the records of cells that only "A" or "B" has, by side."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[ComparedPair]
     alone: dict[str, list[Record]]
 
 
@@ -172,7 +172,7 @@ def compare(a: Source, b: Source, experiment: str | None = None) -> Comparison:
         raise SourceError(f"{a.name} is of {left}, {b.name} of {right}; only records of one device are compared.")
     shared = sorted((one[key] for key in one if key in other), key=_place)
     return Comparison(
-        [Pair(record, other[record.experiment, record.device, record.cell_id]) for record in shared],
+        [ComparedPair(record, other[record.experiment, record.device, record.cell_id]) for record in shared],
         {
             side: sorted((record for key, record in own.items() if key not in rest), key=_place)
             for side, own, rest in (("A", one, other), ("B", other, one))
@@ -246,7 +246,7 @@ def _key(side: str, record: Record) -> dict[str, object]:
     return {"in": side, "cell_id": record.cell_id} | {name: getattr(record, name) for name in _SHARED}
 
 
-def _values(pair: Pair) -> dict[str, object]:
+def _values(pair: ComparedPair) -> dict[str, object]:
     """Return the values of a tidy row from both sides."""
 
     def both(name: str, values: Both) -> dict[str, object]:
@@ -295,7 +295,7 @@ def _table(title: str, rows: Sequence[dict[str, str]]) -> Table:
     return table
 
 
-def _cells(pair: Pair, distinction: str) -> dict[str, str]:
+def _cells(pair: ComparedPair, distinction: str) -> dict[str, str]:
     """Return the texts of a row; a dash marks an empty cell."""
     a, b, (one, other) = pair.a, pair.b, pair.times_ms
     row = {"cell": f"{described(a)}{f' ({distinction})' if distinction else ''}"}

@@ -39,7 +39,7 @@ _MOST = 10  # rates of an arm
 
 
 @dataclass
-class Arm:
+class SearchedArm:
     """One arm of one job of the experiment: an entry of ``methods`` under an optimizer and a ratio."""
 
     config: Mapping[str, Any]  # of its job, with this method alone
@@ -68,9 +68,9 @@ class Arm:
     def beyond(self) -> float | None:
         """Return the next rate to try if the best so far is at an edge; None if it is not, or after too many.
 
-        >>> Arm({}, [0.1, 0.2, 0.4], {0.1: 1.5, 0.2: 1.2, 0.4: 1.1}).beyond()
+        >>> SearchedArm({}, [0.1, 0.2, 0.4], {0.1: 1.5, 0.2: 1.2, 0.4: 1.1}).beyond()
         0.8
-        >>> Arm({}, [0.1, 0.2, 0.4], {0.1: 1.5, 0.2: 1.0, 0.4: 1.1}).beyond() is None
+        >>> SearchedArm({}, [0.1, 0.2, 0.4], {0.1: 1.5, 0.2: 1.0, 0.4: 1.1}).beyond() is None
         True
         """
         if len(self.rates) >= _MOST or not math.isfinite(self.losses[self.best]):
@@ -81,9 +81,9 @@ class Arm:
         return float(f"{lowest / _STEP:.6g}") if self.best == lowest else None
 
 
-def arms_of(configs: Sequence[DictConfig]) -> list[Arm]:
+def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
     """Return the arms of all jobs, each once; raises ConfigError for an experiment without rates to search."""
-    arms: dict[str, Arm] = {}
+    arms: dict[str, SearchedArm] = {}
     for config in configs:
         values = plain(config)
         if not _has_rates(values["workload"]):
@@ -101,7 +101,7 @@ def arms_of(configs: Sequence[DictConfig]) -> list[Arm]:
             [(parsed, _)] = parsed_methods(own)
             if not takes_ratio(parsed.method, parsed.variant):
                 own["ratio"] = None
-            arm = Arm(own, [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST])
+            arm = SearchedArm(own, [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST])
             arms.setdefault(arm.job(arm.rates[0], values["seed"]).cells[0].to_json(), arm)
     return list(arms.values())
 
@@ -184,7 +184,7 @@ def loss_of(record: Record) -> float:
     return -record.leading if record.metric.get("higher_is_better") else record.leading
 
 
-def _lines(arms: Sequence[Arm]) -> Iterator[str]:
+def _lines(arms: Sequence[SearchedArm]) -> Iterator[str]:
     """Return a line per arm with the result of its search."""
     for arm in arms:
         if not math.isfinite(arm.losses[arm.best]):

@@ -322,7 +322,7 @@ def _sent(collective: Collective, ranks: int) -> float:
 
 
 @dataclass(frozen=True)
-class Machine:
+class RatedMachine:
     """Rated values at which a rank does the exchange's arithmetic: operations and bytes of memory per second."""
 
     operations: float = math.inf
@@ -349,7 +349,7 @@ class Training:
     tensors: tuple[Tensor, ...]
     compute_ms: float
     exchange: str = "ddp"
-    machine: Machine = Machine()
+    machine: RatedMachine = RatedMachine()
     extra_ms: float = 0.0
     local_steps: int = 1
     rows_mib: float = 0.0

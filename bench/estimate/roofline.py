@@ -40,7 +40,7 @@ FORMS: Mapping[str, Form] = {
 
 
 @dataclass(frozen=True)
-class Layer:
+class RatedLayer:
     """One product of ``tokens`` rows, (T, N) to (T, M), or two thin ones through ``rank``."""
 
     tokens: int
@@ -58,7 +58,7 @@ class Layer:
     def flops(self) -> int:
         """FLOPs of the forward products.
 
-        >>> Layer(10, 8, 4).flops, Layer(10, 8, 4, rank=2).flops
+        >>> RatedLayer(10, 8, 4).flops, RatedLayer(10, 8, 4, rank=2).flops
         (640, 480)
         """
         sides = self.in_features * self.out_features
@@ -67,7 +67,7 @@ class Layer:
     def bytes(self, form: Form) -> float:
         """Return the least bytes that the forward products read and write.
 
-        >>> Layer(10, 8, 4).bytes(FORMS["bf16"])
+        >>> RatedLayer(10, 8, 4).bytes(FORMS["bf16"])
         304.0
         """
         ends = self.tokens * (self.in_features + self.out_features)
@@ -81,7 +81,7 @@ class Layer:
 
         What is stored in FP8 can be widened: without products in FP8 it is multiplied in BF16.
 
-        >>> time = Layer(16384, 768, 768, rank=30).bound(FORMS["fp8"], GPUS["h100"])
+        >>> time = RatedLayer(16384, 768, 768, rank=30).bound(FORMS["fp8"], GPUS["h100"])
         >>> time.traffic_ms > 20 * time.operations_ms
         True
         """
@@ -91,7 +91,7 @@ class Layer:
         return Bound(1e3 * self.flops / peak, 1e3 * self.bytes(form) / device.bandwidth)
 
 
-def rooflines(layer: Layer, names: Iterable[str] = SHOWN) -> list[dict[str, object]]:
+def rooflines(layer: RatedLayer, names: Iterable[str] = SHOWN) -> list[dict[str, object]]:
     """Return a row per form: its bytes in MiB, and per device the least times of operations and of traffic, in ms."""
     rows: list[dict[str, object]] = []
     for name, form in FORMS.items():
@@ -104,10 +104,10 @@ def rooflines(layer: Layer, names: Iterable[str] = SHOWN) -> list[dict[str, obje
     return rows
 
 
-def written(layer: Layer, names: Iterable[str] = SHOWN) -> str:
+def written(layer: RatedLayer, names: Iterable[str] = SHOWN) -> str:
     """Return the rooflines of a layer as text: MiB, and per device the least time in ms with what bounds it.
 
-    >>> print(written(Layer(10_000, 1024, 1024), ["h100", "rtx3090"]))
+    >>> print(written(RatedLayer(10_000, 1024, 1024), ["h100", "rtx3090"]))
     10,000 x 1,024 to 1,024, dense
       form             MiB          h100       rtx3090
       fp32            82.1      0.313 op      0.589 op
@@ -134,13 +134,13 @@ def _cell(bound: Bound | None) -> str:
     return f"{bound.step_ms:.3f} {by}"
 
 
-def layer_of(text: str, rank: int | None = None) -> Layer:
+def layer_of(text: str, rank: int | None = None) -> RatedLayer:
     """Return a layer from its shape as a command has it.
 
     Raises ValueError: a shape that is not three whole numbers.
 
     >>> layer_of("10000x1024x4096")
-    Layer(tokens=10000, in_features=1024, out_features=4096, rank=None)
+    RatedLayer(tokens=10000, in_features=1024, out_features=4096, rank=None)
     """
     parts = text.split("x")
     if len(parts) != 3 or not all(part.isdecimal() and len(part) <= _DIGITS for part in parts):
@@ -148,4 +148,4 @@ def layer_of(text: str, rank: int | None = None) -> Layer:
             f"shape is {text[:_SHOWN]!r}; give TOKENSxINxOUT in whole numbers from 1 to {10**_DIGITS - 1:,}, as in "
             "10000x1024x1024."
         )
-    return Layer(int(parts[0]), int(parts[1]), int(parts[2]), rank)
+    return RatedLayer(int(parts[0]), int(parts[1]), int(parts[2]), rank)

@@ -40,7 +40,7 @@ Numbers = dict[str, int] | Literal["unsupported"]
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class ExactBenchmark:
     """A cell to trace."""
 
     name: str  # by which the baseline and all messages name it
@@ -59,7 +59,7 @@ class Benchmark:
         return getattr(self.model, "sequence_length", 1)
 
 
-def all_benchmarks() -> list[Benchmark]:
+def all_benchmarks() -> list[ExactBenchmark]:
     """Return the benchmarks of the gate, in the order in which they run."""
     return [
         benchmark
@@ -70,13 +70,13 @@ def all_benchmarks() -> list[Benchmark]:
     ]
 
 
-def _benchmarks(workload: str, gated: Gated, device: str) -> Iterator[Benchmark]:
+def _benchmarks(workload: str, gated: Gated, device: str) -> Iterator[ExactBenchmark]:
     every = (f"{method}:{variant}" if variant else method for method in available() for variant in variants(method))
     arms = {arm: (arm, {}) for arm in every} if gated.arms is None else gated.arms
     for called, (arm, settings) in arms.items():
         for batch_size in gated.batch_sizes:
             name = f"{gated.name}/{called}/{gated.written.format(batch_size)}/{device}"
-            yield Benchmark(name, workload, gated.settings, arm, device, batch_size, settings, gated.dataset)
+            yield ExactBenchmark(name, workload, gated.settings, arm, device, batch_size, settings, gated.dataset)
 
 
 @functools.cache
@@ -87,11 +87,11 @@ def _opened(workload: str, model: Any, dataset: str) -> Workload:
         return workload_class(workload).open(model, Data(dataset), check=False)
 
 
-def measure(benchmark: Benchmark) -> Numbers:
+def measure(benchmark: ExactBenchmark) -> Numbers:
     """Trace a benchmark.
 
     >>> from bench.workloads.linear import LinearSettings
-    >>> numbers = measure(Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
+    >>> numbers = measure(ExactBenchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3))
     >>> numbers["parameters"], numbers["flops_per_step"]
     (54, 576)
     """

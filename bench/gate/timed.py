@@ -195,7 +195,7 @@ class Measured:
 _PARTS = ("numerator", "denominator")
 
 
-class Launch(ExitStack):
+class GateLaunch(ExitStack):
     """Fresh workers of a tree and of its bases; a context manager that ends them.
 
     ``seed`` is that of the order in which they take turns, ``planted`` a slowdown of the first.
@@ -231,10 +231,10 @@ class Launch(ExitStack):
 def measure(
     trees: Sequence[Path], benchmarks: Iterable[str], seed: int = 0, planted: float = 0.0, launches: int = LAUNCHES
 ) -> dict[str, Measured]:
-    """Measure benchmarks of a tree and its bases, in so many launches; see :class:`Launch`."""
+    """Measure benchmarks of a tree and its bases, in so many launches; see :class:`GateLaunch`."""
     results = {name: Measured([[] for _ in trees]) for name in benchmarks}
     for number in range(launches):
-        with Launch(trees, launches * seed + number, planted) as launch:
+        with GateLaunch(trees, launches * seed + number, planted) as launch:
             for name, into in results.items():
                 launch.measure(name, into)
     return results

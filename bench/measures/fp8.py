@@ -16,7 +16,7 @@ from torch import nn
 
 from baselines.low_rank import TwoFactorLinear
 from bench.core.cell import Cell
-from bench.estimate.roofline import Layer, rooflines
+from bench.estimate.roofline import RatedLayer, rooflines
 from bench.measures import Measure
 from bench.measures.check import relative_error
 from bench.measures.micro import COMPARED_ROWS, Call, add_times, in_tf32, is_linear_layer, plain_calls_only
@@ -67,7 +67,7 @@ def fp8_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
             calls[name] = (lambda name=name: _context(name, cell.device), lambda model=model: model(x))  # type: ignore[misc]
     with torch.no_grad():
         add_times(rows, calls, cell.timing_settings, on_cuda=True)
-    layer = Layer(cell.batch_size, x.shape[1], exact.shape[1], rank)
+    layer = RatedLayer(cell.batch_size, x.shape[1], exact.shape[1], rank)
     return {
         "flops_per_step": layer.flops,
         "parameters": sum(parameter.numel() for parameter in reference.parameters()),

@@ -37,7 +37,7 @@ _SHALLOW = 1
 _DEPTH = {1: 0, 2: 31, 3: 8, 4: 6}
 
 
-class _Side(NamedTuple):
+class _ModeSide(NamedTuple):
     """Inner ranks of one half, from the end of the chain toward the middle, and what they cost."""
 
     entries: int
@@ -63,7 +63,7 @@ def _merge_flops(modes: Sequence[int], ranks: Sequence[int]) -> int:
 
 
 @lru_cache(maxsize=8192)
-def _sides(modes: tuple[int, ...], limits: tuple[int, ...], middle: int, depth: int) -> tuple[_Side, ...]:
+def _sides(modes: tuple[int, ...], limits: tuple[int, ...], middle: int, depth: int) -> tuple[_ModeSide, ...]:
     """Return the admissible inner ranks of a half, sorted by their entries.
 
     Args:
@@ -80,7 +80,7 @@ def _sides(modes: tuple[int, ...], limits: tuple[int, ...], middle: int, depth: 
         if all(a <= b <= a * mode for a, mode, b in bonds):
             entries = sum(math.prod(bond) for bond in bonds) + sum(inner)
             deficit = max((most - rank for most, rank in zip(flat, inner, strict=True)), default=0)
-            found.append(_Side(entries, deficit, _merge_flops(modes, ranks), inner))
+            found.append(_ModeSide(entries, deficit, _merge_flops(modes, ranks), inner))
     return tuple(sorted(found))
 
 
@@ -139,7 +139,7 @@ class Chain:
         middle = self.half - 1
         return _merge_flops(left, (1, *ranks[: middle + 1])) + _merge_flops(right, (1, *ranks[middle:][::-1]))
 
-    def _by_middle(self, size: float, deep: bool) -> Iterator[tuple[int, tuple[_Side, ...], tuple[_Side, ...]]]:
+    def _by_middle(self, size: float, deep: bool) -> Iterator[tuple[int, tuple[_ModeSide, ...], tuple[_ModeSide, ...]]]:
         """Yield R, left and right sides, from the last R whose flat profile is below a size to the first too large."""
         middles = range(1, self.limits[self.half - 1] + 1)
         first = bisect.bisect_left(middles, size, key=lambda middle: self.flat(middle).entries)
@@ -187,11 +187,11 @@ class Chain:
         return below, above
 
 
-def _entries(side: _Side) -> int:
+def _entries(side: _ModeSide) -> int:
     return side.entries
 
 
-def _joined(left: _Side, middle: int, right: _Side) -> Candidate:
+def _joined(left: _ModeSide, middle: int, right: _ModeSide) -> Candidate:
     return Candidate(left.entries + middle + right.entries, (*left.ranks, middle, *right.ranks[::-1]))
 
 

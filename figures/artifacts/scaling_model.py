@@ -13,7 +13,16 @@ import pandas as pd
 
 from bench.core.record import Record
 from bench.distributed.links import PAYLOAD_SHARE
-from bench.estimate.communication import Compute, Link, Machine, Tensor, Training, powersgd_rank, shaped, tensors_of
+from bench.estimate.communication import (
+    Compute,
+    Link,
+    RatedMachine,
+    Tensor,
+    Training,
+    powersgd_rank,
+    shaped,
+    tensors_of,
+)
 from figures.arms import DENSE
 from figures.frame import each, groups
 
@@ -80,7 +89,7 @@ def papers_of(df: pd.DataFrame) -> list[PaperArm]:
                 tensors=tensors,
                 compute_ms=compute.ms(batch),
                 exchange=exchange,
-                machine=Machine(bounds["operations"], bounds["bytes"]),
+                machine=RatedMachine(bounds["operations"], bounds["bytes"]),
                 rows_mib=4 * columns * batch / 2**20,
             )
             arm = record.arm if exchange == "ddp" else f"{record.arm}+{exchange}"

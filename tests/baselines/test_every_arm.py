@@ -170,7 +170,7 @@ def test_settings_have_defaults_and_variants_are_checked(name):
     module = importlib.import_module(f"baselines.{name}")
     assert module.VARIANTS[0] == ""
     for variant in module.VARIANTS:
-        assert isinstance(module.build(module.Settings(), variant), _arm.Arm)
+        assert isinstance(module.build(module.Settings(), variant), _arm.TrainedArm)
     with pytest.raises(ValueError, match="'other'"):
         module.build(module.Settings(), "other")
 

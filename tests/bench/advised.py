@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bench.advise.answer import Answer, Row
+from bench.advise.answer import Answer, AnswerRow
 from bench.advise.arms import AdvisedArm
 from bench.advise.evidence import Evidence
 from bench.advise.question import question_of
@@ -76,7 +76,7 @@ def assert_one_error(ended):
 
 def row(name, ratio=None, peak=1.0, largest=64, least_ms=10.0, gap=None):
     """Make up a row."""
-    return Row(
+    return AnswerRow(
         AdvisedArm(name, ratio),
         1000,
         "the optimizer's step",

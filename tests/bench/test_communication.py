@@ -13,7 +13,7 @@ from bench.estimate.communication import (
     BUCKET,
     Compute,
     Link,
-    Machine,
+    RatedMachine,
     Tensor,
     Training,
     all_reduce_s,
@@ -140,13 +140,13 @@ def test_gradients_of_bf16_weights_travel_in_two_bytes():
     narrow = [Tensor((100, 200), width=2), Tensor((7,), "vector", width=2)]
     assert powersgd_parts(narrow, 4) == (14, 800, 1600)
     assert {sent_bytes(narrow, exchange, 2) for exchange in ("ddp", "ddp_bf16")} == {2 * 20_007.0}
-    machine = Machine(operations=1e12, bytes=1e11)
+    machine = RatedMachine(operations=1e12, bytes=1e11)
     assert training("ddp_bf16", tensors=tuple(narrow), machine=machine).busy_ms == 10.0  # nothing to cast
 
 
 def test_powersgd_waits_for_p_and_its_arithmetic_is_priced():
     matrix = Tensor((2000, 1000))
-    machine = Machine(operations=1e12, bytes=1e11)
+    machine = RatedMachine(operations=1e12, bytes=1e11)
     one = training("powersgd_4", tensors=(matrix,), machine=machine)
     arithmetic = (6 * 2e6 * 4 + 2 * 2000 * 16) / 1e12 + 10 * 8e6 / 1e11
     assert one.busy_ms == pytest.approx(10 + 1e3 * arithmetic)
@@ -182,7 +182,7 @@ def test_a_step_lies_between_the_larger_part_and_the_sum_and_falls_with_the_rate
 def test_limits(exchange):
     free = Link("no limit", math.inf, 0.0)
     assert training(exchange).step_ms(1024, free) == pytest.approx(10.0)
-    alone = training(exchange, machine=Machine(1e9, 1e9))
+    alone = training(exchange, machine=RatedMachine(1e9, 1e9))
     assert alone.sent_mib(1) == 0.0
     assert alone.step_ms(1, LINK) == 10.0
     slow = LINK.at(1e-9)

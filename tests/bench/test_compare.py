@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_cells import a_record, run_bench
 
-from bench.commands.compare import Pair
+from bench.commands.compare import ComparedPair
 from bench.commands.sources import read_source
 from bench.core.intervals import unpaired_ratio
 from bench.core.record import SCHEMA_VERSION, write
@@ -106,7 +106,7 @@ def test_accuracies_are_compared_by_example(tmp_path):
     better = [True] * 70 + [False] * 30
     a = folder_of(tmp_path / "a", trained("x", right))
     b = folder_of(tmp_path / "b", trained("x", better))
-    pair = Pair(*(read_source(str(path)).records[0] for path in (a, b)))
+    pair = ComparedPair(*(read_source(str(path)).records[0] for path in (a, b)))
     found = pair.difference
     assert found.value == pytest.approx(10.0)
     assert 0 < found.low < 10 < found.high < 20
@@ -116,9 +116,9 @@ def test_accuracies_are_compared_by_example(tmp_path):
     row = rows_of(run_bench(tmp_path, "compare", str(a), str(b), "--format", "csv").output)["x"]
     assert (row["metric"], float(row["metric_a"]), float(row["metric_b"])) == ("accuracy", 60.0, 70.0)
     assert (float(row["metric_difference"]), float(row["metric_difference_low"])) == (found.value, found.low)
-    assert Pair(pair.a, trained("x", [True] * 50)).difference is None  # another validation set
-    assert Pair(pair.a, trained("x", [0.5] * 100, LOSS)).difference is None  # another metric
-    same = Pair(pair.a, pair.a).difference
+    assert ComparedPair(pair.a, trained("x", [True] * 50)).difference is None  # another validation set
+    assert ComparedPair(pair.a, trained("x", [0.5] * 100, LOSS)).difference is None  # another metric
+    same = ComparedPair(pair.a, pair.a).difference
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
 
 
@@ -128,13 +128,13 @@ def test_real_numbers_are_compared_by_example_too(examples):
     source = np.random.default_rng(0)
     before = source.normal(2.0, 1.0, examples)
     after = before + source.normal(-0.5, 0.3, examples)
-    pair = Pair(trained("x", before.tolist(), LOSS), trained("x", after.tolist(), LOSS))
+    pair = ComparedPair(trained("x", before.tolist(), LOSS), trained("x", after.tolist(), LOSS))
     found = pair.difference
     spread = 1.96 * (after - before).std() / examples**0.5
     assert found.value == pytest.approx((after - before).mean(), abs=1e-4)
     assert found.low == pytest.approx(found.value - spread, abs=0.2 * spread)
     assert found.high == pytest.approx(found.value + spread, abs=0.2 * spread)
-    backward = Pair(pair.b, pair.a).difference
+    backward = ComparedPair(pair.b, pair.a).difference
     assert backward.value == -found.value
 
 

@@ -12,15 +12,15 @@ import pytest
 
 from bench.core.provenance import ROOT
 from bench.gate import baseline, exact
-from bench.gate.exact import Benchmark
+from bench.gate.exact import ExactBenchmark
 from bench.workloads.encoder import EncoderSettings
 from bench.workloads.linear import LinearSettings
 
 pytest_plugins = ["pytester"]
 
-SMALL = Benchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
-OTHER = Benchmark("other", "linear", LinearSettings(6, 8), "dense", "cpu", batch_size=3)
-REFUSED = Benchmark("refused", "encoder", EncoderSettings(), "lte", "cpu", batch_size=1)
+SMALL = ExactBenchmark("small", "linear", LinearSettings(8, 6), "dense", "cpu", batch_size=3)
+OTHER = ExactBenchmark("other", "linear", LinearSettings(6, 8), "dense", "cpu", batch_size=3)
+REFUSED = ExactBenchmark("refused", "encoder", EncoderSettings(), "lte", "cpu", batch_size=1)
 
 #: Without plugins of pytest that the gate has no use for; one of them takes seconds to load.
 PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")

@@ -18,7 +18,7 @@ from bench.core.provenance import ROOT
 from bench.estimate.work import predict
 from bench.gate import Regression
 from bench.gate.baseline import differences, refuse
-from bench.gate.exact import QUANTITIES, Benchmark, OperatorCalls, all_benchmarks, measure
+from bench.gate.exact import QUANTITIES, ExactBenchmark, OperatorCalls, all_benchmarks, measure
 from bench.protocol.methods import available, build, checked_settings, variants
 from bench.workloads.encoder import EncoderClassifier, EncoderSettings
 from bench.workloads.linear import LinearSettings, LinearWorkload
@@ -63,7 +63,7 @@ def test_every_lookup_and_every_layer_shape_of_the_encoder_is_traced():
 
 
 def test_the_numbers_are_those_of_a_prediction():
-    benchmark = Benchmark(
+    benchmark = ExactBenchmark(
         "low", "linear", LinearSettings(12, 10), "low_rank", "cpu", batch_size=5, settings={"rank": 3}
     )
     numbers = measure(benchmark)

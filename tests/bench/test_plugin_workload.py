@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import bench.workloads
-from bench.commands.compare import Pair
+from bench.commands.compare import ComparedPair
 from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
 from bench.core.samples import last_per_example
@@ -237,7 +237,7 @@ class TestCommands:
         assert values.mean() == pytest.approx(record.metrics["loss"], rel=1e-5)
         before = dataclasses.replace(record, samples={"curve": record.samples["curve"][:1]})
         before.metrics = before.samples["curve"][0]["metrics"]
-        found = Pair(before, record).difference
+        found = ComparedPair(before, record).difference
         assert found.low < found.value < found.high
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from small_cells import run_bench
 
-from bench.commands.search import Arm, loss_of
+from bench.commands.search import SearchedArm, loss_of
 from bench.core.cell import Cell
 from bench.core.record import read_all
 
@@ -39,7 +39,7 @@ def rate_of(record):
 )
 def test_the_next_rate_lies_beyond_an_edge(losses, expected):
     rates = [0.2, 0.4, 0.6, 0.8]
-    assert Arm({}, rates, dict(zip(rates, losses, strict=True))).beyond() == expected
+    assert SearchedArm({}, rates, dict(zip(rates, losses, strict=True))).beyond() == expected
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.core.processors import usable_processors
 from bench.gate.baseline import differences, read_baseline, refuse
-from bench.gate.exact import Benchmark, Numbers, all_benchmarks, measure
+from bench.gate.exact import ExactBenchmark, Numbers, all_benchmarks, measure
 
 #: Differences that are let pass, as a share: these numbers do not depend on the machine.
 TOLERANCE = 0.0
@@ -27,7 +27,7 @@ def baseline() -> dict[str, Numbers]:
 
 
 @pytest.fixture(scope="module")
-def traced(request: pytest.FixtureRequest) -> Iterator[Callable[[Benchmark], Numbers]]:
+def traced(request: pytest.FixtureRequest) -> Iterator[Callable[[ExactBenchmark], Numbers]]:
     """Trace the benchmarks in two processes: another one from the last to the first, this one from the first on."""
     cells = [item.callspec.params["cell"] for item in request.session.items if item.name.startswith("test_exact[")]  # type: ignore[attr-defined]
     if usable_processors() < 2 or len(cells) <= FEW:
@@ -36,7 +36,7 @@ def traced(request: pytest.FixtureRequest) -> Iterator[Callable[[Benchmark], Num
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         elsewhere = {cell.name: pool.submit(measure, cell) for cell in reversed(cells)}
 
-        def numbers(cell: Benchmark) -> Numbers:
+        def numbers(cell: ExactBenchmark) -> Numbers:
             future = elsewhere[cell.name]
             return measure(cell) if future.cancel() else future.result()
 
@@ -46,9 +46,9 @@ def traced(request: pytest.FixtureRequest) -> Iterator[Callable[[Benchmark], Num
 
 @pytest.mark.parametrize("cell", all_benchmarks(), ids=lambda cell: cell.name)
 def test_exact(
-    cell: Benchmark,
+    cell: ExactBenchmark,
     baseline: dict[str, Numbers],
-    traced: Callable[[Benchmark], Numbers],
+    traced: Callable[[ExactBenchmark], Numbers],
     benchmark: BenchmarkFixture,
 ) -> None:
     numbers = benchmark.pedantic(traced, (cell,), rounds=1, iterations=1)

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from bench.commands.predict.step import Question, question_of
+from bench.commands.predict.step import StepQuestion, question_of
 from bench.commands.programs import status_of
 from bench.core.files import write_whole
 from bench.distributed.launch import die_with_parent
@@ -121,7 +121,9 @@ def _arm(name: str, asked: _Survey) -> _Arm:
     return _Arm(name, points, largest, list(question.notes))
 
 
-def _point(arm: str, batch: int, question: Question, device: Device, made: Prediction, command: str) -> dict[str, Any]:
+def _point(
+    arm: str, batch: int, question: StepQuestion, device: Device, made: Prediction, command: str
+) -> dict[str, Any]:
     """Return a prediction by the columns of a record, with the least time of a step on the device."""
     memory, cell = made.memory, question.cell
     sizes = memory.mib()
@@ -146,7 +148,7 @@ def _point(arm: str, batch: int, question: Question, device: Device, made: Predi
     }
 
 
-def _largest(arm: str, question: Question, device: Device, peaks: dict[int, float]) -> dict[str, Any]:
+def _largest(arm: str, question: StepQuestion, device: Device, peaks: dict[int, float]) -> dict[str, Any]:
     """Return the largest batch of an arm on a device; ``peaks`` has those that are known, and gets those found."""
     found = question.largest(device, peaks)
     words = "none fits" if not found.batch_size else f"{found.batch_size:,}"

@@ -7,7 +7,7 @@ from torch import nn
 
 from bench.core.cell import EXCHANGES
 from bench.errors import ConfigError
-from bench.estimate.communication import LINKS, Link, Machine, Training
+from bench.estimate.communication import LINKS, Link, RatedMachine, Training
 from bench.estimate.devices import Device
 from bench.estimate.parameters import parameters_of
 from bench.estimate.work import Prediction, bound
@@ -21,7 +21,7 @@ _MOST = 4096
 
 
 @dataclass(frozen=True)
-class Ranks:
+class AskedRanks:
     """So many ranks, the link of each, and how gradients travel."""
 
     count: int
@@ -31,7 +31,7 @@ class Ranks:
     def rows(self, prediction: Prediction, device: Device, precision: str, model: nn.Module) -> list[tuple[str, str]]:
         """Return what each rank sends and how long its step with ``model`` takes at least, as labels and values."""
         compute = bound(prediction.work, prediction.traffic, device, precision).step_ms
-        machine = Machine(device.peak(precision) or 0.0, device.bandwidth)
+        machine = RatedMachine(device.peak(precision) or 0.0, device.bandwidth)
         step = Training(tensors=parameters_of(model), compute_ms=compute, exchange=self.exchange, machine=machine)
         count = self.count
         return [
@@ -41,7 +41,7 @@ class Ranks:
         ]
 
 
-def split(words: Sequence[str]) -> tuple[list[str], Ranks | None]:
+def split(words: Sequence[str]) -> tuple[list[str], AskedRanks | None]:
     """Return the words that are not about ranks, and the ranks that the others describe; None without any.
 
     Raises ConfigError: a wrong value, one without the other, or the same twice.
@@ -55,7 +55,7 @@ def split(words: Sequence[str]) -> tuple[list[str], Ranks | None]:
     return rest, _ranks_of(given) if given else None
 
 
-def _ranks_of(given: Mapping[str, str]) -> Ranks:
+def _ranks_of(given: Mapping[str, str]) -> AskedRanks:
     count, name, exchange = given.get("world_size", ""), given.get("link", ""), given.get("exchange", EXCHANGES[0])
     if not count.isdigit() or not 2 <= int(count) <= _MOST:
         raise ConfigError(f"world_size is {count or 'not given'}; allowed: whole numbers from 2 to {_MOST:,}.")
@@ -66,9 +66,11 @@ def _ranks_of(given: Mapping[str, str]) -> Ranks:
     if name in LINKS:
         if int(count) > LINKS[name].most_ranks:
             raise ConfigError(f"world_size is {count}; {name} joins at most {LINKS[name].most_ranks:,} ranks.")
-        return Ranks(int(count), LINKS[name], exchange)
+        return AskedRanks(int(count), LINKS[name], exchange)
     rate = float(name)
-    return Ranks(int(count), replace(LINKS["ethernet_10"], gbit=rate, words=f"Ethernet, {rate:g} Gbit/s"), exchange)
+    return AskedRanks(
+        int(count), replace(LINKS["ethernet_10"], gbit=rate, words=f"Ethernet, {rate:g} Gbit/s"), exchange
+    )
 
 
 def _is_rate(text: str) -> bool:

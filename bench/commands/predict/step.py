@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from hydra import compose
 
-from bench.commands.predict.ranks import Ranks
+from bench.commands.predict.ranks import AskedRanks
 from bench.core.cell import CHECKPOINTED, Cell, arm_name, match_of
 from bench.core.reading import user_path
 from bench.errors import ConfigError
@@ -45,7 +45,7 @@ _WIDTH = 110  # of a line of text
 
 
 @dataclass(frozen=True)
-class Question:
+class StepQuestion:
     """A step to be predicted.
 
     Args:
@@ -92,7 +92,7 @@ def sections() -> tuple[str, ...]:
     return ("settings", *(section for section in config_sections() if section != "training"))
 
 
-def question_of(words: Sequence[str]) -> tuple[Question, str]:
+def question_of(words: Sequence[str]) -> tuple[StepQuestion, str]:
     """Return the step that the words ``key=value`` describe, and the name of its device.
 
     Raises ConfigError, DataError: a wrong value, in one sentence. HydraException, OmegaConfBaseException: words that
@@ -151,7 +151,7 @@ def _refuse_unused(given: Mapping[str, str]) -> None:
             raise ConfigError(f"{key} is {given[key]!r}, which {of} has no use for; leave it out.")
 
 
-def _of_workload(config: dict[str, Any]) -> Question:
+def _of_workload(config: dict[str, Any]) -> StepQuestion:
     """Return a step on one of the bench's own workloads."""
     job = resolve(config, any_batch=True)
     cell = job.cells[0]
@@ -159,10 +159,10 @@ def _of_workload(config: dict[str, Any]) -> Question:
         raise ConfigError(reason)
     title = f"{cell.arm} on the workload {cell.workload}, data {cell.dataset}"
     workload = AnyBatch(open_cell_workload(cell, job.data))
-    return Question(title, workload, functools.partial(build_for, cell), cell, cell.seed)
+    return StepQuestion(title, workload, functools.partial(build_for, cell), cell, cell.seed)
 
 
-def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
+def _of_path(config: dict[str, Any], path: Path, kind: str) -> StepQuestion:
     """Return a step on a user's own model."""
     check_fields(config)
     workload, notes = open_model(path, config["sequence_length"])
@@ -178,10 +178,12 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> Question:
         raise ConfigError(reason)
     name = arm_name(arm.method, arm.variant, arm.checkpoint, arm.exchange, match_of(arm.method, settings))
     title = f"{name} on {workload.words.model}"
-    return Question(title, AnyBatch(workload), fresh, cell, config["seed"], notes, path)
+    return StepQuestion(title, AnyBatch(workload), fresh, cell, config["seed"], notes, path)
 
 
-def answer_to(question: Question, device: Device, report: Callable[[str], None], ranks: Ranks | None = None) -> str:
+def answer_to(
+    question: StepQuestion, device: Device, report: Callable[[str], None], ranks: AskedRanks | None = None
+) -> str:
     """Predict the step itself, then as many others as it takes to find the largest batch; the answer as text.
 
     With ``ranks`` each of them has such a step. ``report`` receives progress messages. Raises ConfigError: a batch
@@ -204,7 +206,7 @@ def answer_to(question: Question, device: Device, report: Callable[[str], None],
     return "\n".join([*lines, "", *(textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in sentences), ""])
 
 
-def _memory_rows(question: Question, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
+def _memory_rows(question: StepQuestion, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
     """Return what is predicted, and its memory and work."""
     cell, memory, sizes = question.cell, prediction.memory, prediction.memory.mib()
     length = [f"length {cell.sequence_length:,}"] if cell.sequence_length > 1 else []
@@ -249,7 +251,7 @@ def _fits(device: Device, peak_mib: float) -> str:
     )
 
 
-def _largest(question: Question, found: Largest) -> str:
+def _largest(question: StepQuestion, found: Largest) -> str:
     """Name the largest batch that fits."""
     multiple = smallest_batch(question.method(), question.cell)
     if not found.batch_size:

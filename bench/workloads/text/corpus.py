@@ -33,7 +33,7 @@ Ids = NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TextCorpus:
     """Token streams and what they are of."""
 
     name: str  # with a hash of all of its text
@@ -67,7 +67,7 @@ class _Texts:
         return digest.hexdigest()
 
 
-def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens: str) -> Corpus:
+def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens: str) -> TextCorpus:
     """Return the corpus of a folder, or of installed packages.
 
     Raises DataError: no text, bytes that are no UTF-8, an unknown way to cut text, or too little for three sides.
@@ -76,7 +76,7 @@ def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens:
     encode, vocabulary = _encoder(tokens)
     train, validation, test = (_stream(side, encode) for side in texts.sides)
     digest = hashlib.sha256(f"{tokens} {vocabulary}\n{texts.content_hash}".encode()).hexdigest()
-    return Corpus(f"{texts.title}-{digest[:8]}", train, validation, test, vocabulary, digest)
+    return TextCorpus(f"{texts.title}-{digest[:8]}", train, validation, test, vocabulary, digest)
 
 
 def _of_folder(folder: Path, pattern: str) -> _Texts:

@@ -76,7 +76,7 @@ def _linear(inputs: int, outputs: int, starts_at_zero: bool = False) -> nn.Linea
     return linear
 
 
-class Attention(nn.Module):
+class GPTAttention(nn.Module):
     """Causal attention, (B, T, D) to (B, T, D)."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -93,7 +93,7 @@ class Attention(nn.Module):
         return self.output(attended.transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.Module):
+class GPTFeedForward(nn.Module):
     """Two layers with GELU between them, (B, T, D) to (B, T, D)."""
 
     def __init__(self, width: int, inner: int) -> None:
@@ -104,14 +104,14 @@ class FeedForward(nn.Module):
         return self.contract(F.gelu(self.expand(x), approximate="tanh"))
 
 
-class Block(nn.Module):
+class GPTBlock(nn.Module):
     """Attention and feed-forward, each on a norm of the stream that it adds to."""
 
     def __init__(self, settings: TextSettings) -> None:
         super().__init__()
         self.attention_norm, self.feed_forward_norm = nn.LayerNorm(settings.width), nn.LayerNorm(settings.width)
-        self.attention = Attention(settings.width, settings.heads)
-        self.feed_forward = FeedForward(settings.width, settings.inner)
+        self.attention = GPTAttention(settings.width, settings.heads)
+        self.feed_forward = GPTFeedForward(settings.width, settings.inner)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -133,7 +133,7 @@ class CausalLanguageModel(nn.Module):
         self.settings, self.vocabulary = settings, vocabulary
         self.tokens = nn.Embedding(vocabulary, settings.width)
         self.positions = nn.Embedding(settings.context, settings.width)
-        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.blocks))
+        self.blocks = nn.ModuleList(GPTBlock(settings) for _ in range(settings.blocks))
         self.norm = nn.LayerNorm(settings.width)
         self.head = _linear(settings.width, vocabulary, starts_at_zero=True)
         with torch.no_grad():

@@ -19,7 +19,7 @@ from bench.protocol.budget import Budget
 from bench.workloads.base import BaseWorkload, check_batch_size
 from bench.workloads.code.tokens import cache_folder
 from bench.workloads.code.workload import thinned
-from bench.workloads.text.corpus import Corpus, Ids, corpus_of
+from bench.workloads.text.corpus import Ids, TextCorpus, corpus_of
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
 from bench.workloads.text.ngrams import NGrams, Reached
 
@@ -35,7 +35,7 @@ class TextWorkload(BaseWorkload):
     datasets: ClassVar[tuple[str, ...]] = ()
     settings: TextSettings
 
-    def __init__(self, settings: TextSettings, corpus: Corpus) -> None:
+    def __init__(self, settings: TextSettings, corpus: TextCorpus) -> None:
         self.settings, self.corpus = settings, corpus
         self.dataset, self.data_hash = corpus.name, corpus.data_hash
         for side in ("train", "validation", "test"):
@@ -193,7 +193,7 @@ def _batch(rows: Ids) -> Batch:
 
 
 @functools.lru_cache(maxsize=8)
-def _read(folder: str | None, pattern: str, packages: tuple[str, ...], tokens: str) -> Corpus:
+def _read(folder: str | None, pattern: str, packages: tuple[str, ...], tokens: str) -> TextCorpus:
     """Return the corpus, read once per process."""
     return corpus_of(folder, pattern, packages, tokens)
 
