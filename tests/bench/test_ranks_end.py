@@ -76,13 +76,14 @@ def test_a_run_that_diverges_ends_all_its_ranks_with_one_sentence(pairs, tmp_pat
 def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monkeypatch, experiment):
     monkeypatch.setitem(BY_HAND, "workload", {})
     bench.workloads.register(WantingEncoder)
-    words = [word for word in small(pairs, tmp_path / "results") if word.partition("=")[0] != "workload"]
+    words = [word.replace("model.", "wanting.") for word in small(pairs, tmp_path / "results")]  # a section of its own
     asked = [
         f"experiment={experiment}",
         *words,
         *ONE_LATE,
         "methods=[dense]",
         "workload=wanting",
+        "wanting.sequence_length=32",
         "timing.time_limit_s=300",
     ]
     ended = run_bench(tmp_path, *asked, "training.targets=[]")
