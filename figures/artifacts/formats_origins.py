@@ -107,7 +107,7 @@ def words_of(origin: str, amount: float) -> str:
     """
     if origin == "decomposed":
         return f"decomposed after {amount:,.0f} dense steps"
-    return "from scratch" if origin == "scratch" else f"pruned to {amount:g} of its cores"
+    return "from scratch" if origin == "scratch" else f"pruned to {amount:.3g} of its cores"
 
 
 def table(page: Origins) -> pd.DataFrame:
