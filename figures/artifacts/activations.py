@@ -1,4 +1,4 @@
-"""What forward keeps for backward, by kind of tensor; the largest batch that fits; peak memory and time by batch size.
+"""Activations that forward keeps for backward, by kind; the largest batch that fits; peaks and time by batch size.
 
 A page per device and precision. A figure the paper lacks, so there is no verdict on a claim.
 """
@@ -20,7 +20,7 @@ from figures.artifact import Artifact
 from figures.artifacts.fig1 import CELL, among
 from figures.columns import bounds_kinds, time_column, unit_of
 from figures.draw import bars, facts
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.footnotes import Footnotes
 from figures.draw.layout import Paper, legend
 from figures.draw.style import (
@@ -435,6 +435,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
 )

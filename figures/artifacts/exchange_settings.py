@@ -14,7 +14,7 @@ from figures.artifact import Artifact
 from figures.artifacts.scaling_steps import SAME, StepsPage, base_arms, by_arm, style
 from figures.columns import bounds_kinds, readable
 from figures.draw import facts
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import number_axis, stroke_handle, whisker_handles, whiskers
 from figures.frame import Records
@@ -120,7 +120,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     section="link, setting",
 )

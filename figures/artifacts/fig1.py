@@ -21,7 +21,7 @@ from figures.claims import ratio
 from figures.claims.rule import Rule
 from figures.columns import across, time_column
 from figures.draw import bars
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
@@ -232,7 +232,6 @@ ARTIFACT = Artifact(
     select=select,
     table=table,
     shown=shown,
-    caption=beside(__file__),
     draw=draw,
     rules=RULES,
 )

@@ -17,7 +17,6 @@ from figures.artifacts import fig1
 from figures.claims import ratio
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.rule import REACHES, Rule
-from figures.draw.captions import beside
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.time_values import Per
@@ -154,7 +153,6 @@ ARTIFACT: Artifact[Any] = replace(
     order=45,
     select=select,
     about=about,  # type: ignore[arg-type]
-    caption=beside(__file__),
     rules=RULES,
     claims=(WITHOUT_EMBEDDING,),
 )

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import INNER, Paper
 from figures.draw.style import FAINT, TIME_FILLS
 from figures.draw.tensor_diagrams import HEIGHT, badge, draw_backward, draw_forward, draw_network
@@ -175,7 +175,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     section="layer",
 )

@@ -34,7 +34,7 @@ from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
 from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
 from figures.columns import across, bounds_kinds, time_column, unit_of
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.footnotes import Footnotes, has_failed
 from figures.draw.layout import INNER, panel_page
 from figures.draw.style import (
@@ -458,7 +458,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     rules=(
         Rule(

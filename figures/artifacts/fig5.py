@@ -17,7 +17,7 @@ from figures.artifact import Artifact
 from figures.claims import ratio
 from figures.columns import across
 from figures.draw import bars
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
@@ -189,7 +189,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     rules=(
         ratio.ratio_rule(

@@ -13,7 +13,7 @@ from figures.artifact import Artifact
 from figures.claims import ratio
 from figures.columns import across, readable, time_column
 from figures.draw import bars, facts
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.time_values import ratio_columns
@@ -195,7 +195,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     rules=(
         ratio.ratio_rule(

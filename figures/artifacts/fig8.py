@@ -20,7 +20,7 @@ from figures.claims.claims import Claim, Finding, Judgement, undecided
 from figures.claims.rule import REACHES, Rule
 from figures.columns import across
 from figures.draw import bars
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
@@ -233,7 +233,6 @@ ARTIFACT: Artifact[Fig8Page] = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     rules=RULES,
 )

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator
 
 from bench.core.intervals import Estimate, unpaired_ratio
 from figures.artifact import Artifact
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import Paper, legend
 from figures.draw.style import EARLY_STROKE, FAINT, INK, STROKES, note, number_axis, stroke_handle, strokes
 from figures.frame import each
@@ -285,7 +285,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     section="layer",
 )

@@ -14,7 +14,7 @@ from figures import frame
 from figures.arms import by_arm
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import Paper, legend
 from figures.draw.style import FAINT, INK, stroke_handle, strokes
 from figures.frame import Records
@@ -142,6 +142,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
 )

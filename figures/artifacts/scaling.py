@@ -26,7 +26,7 @@ from figures.artifacts.scaling_model import RANKS, WORKLOADS, PaperArm, fitted, 
 from figures.artifacts.scaling_steps import SAME, StepsPage, base_arms, by_arm, rate_words, style
 from figures.columns import across, bounds_kinds, readable
 from figures.draw import facts
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import Paper, legend
 from figures.draw.style import (
     FAINT,
@@ -377,6 +377,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
 )

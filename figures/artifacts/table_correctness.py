@@ -10,7 +10,6 @@ from bench.core.record import Record
 from figures.arms import ARMS
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.draw.captions import beside
 from figures.draw.facts import reasons
 from figures.frame import Page, each, pages, settings_of
 
@@ -92,5 +91,4 @@ ARTIFACT: Artifact[Page] = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
 )

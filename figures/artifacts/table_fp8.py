@@ -16,7 +16,6 @@ from figures.claims.claims import Claim, Finding, Judgement
 from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
 from figures.columns import across, readable
-from figures.draw.captions import beside
 from figures.draw.facts import reasons
 from figures.frame import Page, each, pages
 
@@ -121,7 +120,6 @@ ARTIFACT: Artifact[Page] = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     rules=(
         Rule(
             "fp8-larger-is-better",

@@ -8,7 +8,6 @@ import pandas as pd
 from bench.core.intervals import mean_estimate, paired_ratio
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.draw.captions import beside
 from figures.draw.facts import reasons
 from figures.frame import Page, each, pages
 from figures.text import bounds
@@ -87,6 +86,5 @@ ARTIFACT: Artifact[Page] = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     section="layer",
 )

@@ -8,7 +8,6 @@ from bench.core.record import Record
 from figures import frame
 from figures.arms import by_arm
 from figures.artifact import Artifact
-from figures.draw.captions import beside
 from figures.frame import Records
 from figures.text import NOT_ASKED, OLDER, one_line, significant
 
@@ -104,6 +103,5 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     section="step",
 )

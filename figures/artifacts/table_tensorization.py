@@ -17,7 +17,6 @@ from figures import frame
 from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.draw.captions import beside
 from figures.frame import Records, settings_of
 from figures.stats.cells import TimesAndMemory, choose
 from figures.stats.time_values import ratio_columns
@@ -264,7 +263,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     section="matrix",
     keys=("matrix", "setting"),
     breaks=("GFLOP", "step, ms"),

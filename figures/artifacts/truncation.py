@@ -12,7 +12,7 @@ from figures.artifact import Artifact
 from figures.claims.training import LATE
 from figures.columns import estimate, lines_of, readable
 from figures.draw import training
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
 from figures.frame import each
@@ -221,7 +221,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     rules=LATE,
 )

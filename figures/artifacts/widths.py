@@ -14,7 +14,7 @@ from figures import frame
 from figures.arms import DENSE, Toggles, by_arm
 from figures.artifact import Artifact
 from figures.columns import bounds_kinds, readable
-from figures.draw.captions import Caption, beside
+from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import INK, nothing_drawn, number_axis, stroke_handle, strokes, whisker_handles, whiskers
 from figures.frame import Page, Records
@@ -152,7 +152,6 @@ ARTIFACT = Artifact(
     table=table,
     shown=shown,
     about=about,
-    caption=beside(__file__),
     draw=draw,
     section="width",
 )

@@ -1,4 +1,4 @@
-"""Captions: a template beside each figure, filled with facts about its page.
+"""Captions: a template of each figure, filled with facts about its page.
 
 A template is Markdown. Its first line is the title; the lines up to the first empty one say what was measured, on what,
 when; each ``*`` begins a note that stands below table and picture, each ``>`` one about the picture alone, each ``-``
@@ -22,7 +22,7 @@ SHARED = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Caption:
-    """What is written about one page.
+    """Title, facts and notes of one page.
 
     Args:
         title: of the page.
@@ -37,11 +37,6 @@ class Caption:
     notes: Sequence[str] = ()
     of_picture: Sequence[str] = ()
     of_table: Sequence[str] = ()
-
-
-def beside(module: str) -> Path:
-    """Return the template beside a module, whose ``__file__`` is given: ``fig1.md.j2`` beside ``fig1.py``."""
-    return Path(module).with_suffix(".md.j2")
 
 
 @functools.cache

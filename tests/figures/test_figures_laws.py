@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from made_up import failed
 from pages import ARTIFACTS, committed, csvs, pages, small_page, text_of
 
 from bench.core.record import Record
-from bench.estimate.communication import winners
 
 LONG_AGO, LATELY = "1999-01-01T00:00:00+00:00", "2099-01-01T00:00:00+00:00"
 
@@ -59,14 +58,6 @@ def thinned(samples: dict[str, Any]) -> dict[str, Any]:
     curve = samples.get("curve", ())
     kept = {0, *{row["stage"]: place for place, row in enumerate(curve)}.values()}
     return {**samples, "curve": [row for place, row in enumerate(curve) if place in kept]} if curve else samples
-
-
-@pytest.fixture(autouse=True, scope="module")
-def coarse() -> Iterator[None]:
-    """Compare links at a few rates, which takes most of the time of the pages about several ranks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("figures.artifacts.scaling.winners", functools.partial(winners, count=10))
-        yield
 
 
 def victim(name: str, records: Sequence[Record]) -> Record:
