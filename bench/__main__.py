@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.core.files import temporary_folder
 from bench.core.plugins import import_plugins
 from bench.core.processors import check_threads
 from bench.errors import CONF, ConfigError, Parser, experiments, stop_with, unwritten
@@ -136,6 +137,7 @@ def main() -> None:
         stop_with(f"the first word is {arguments[0]!r}; allowed: {', '.join(COMMANDS)}.")
     with interruptible():
         try:
+            temporary_folder()
             check_threads()
             if arguments[0] not in _READERS:  # what only reads records loads no rival
                 from baselines._quiet import silence

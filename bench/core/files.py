@@ -112,6 +112,17 @@ def check_folder(field: str, given: Path, inside: str = "") -> None:
         raise ConfigError(f"{field} is '{given}', but {place}; name another folder.") from None
 
 
+def temporary_folder() -> Path:
+    """Return the system's folder for temporary files, which becomes Python's.
+
+    Python alone would first write a file there to see that it can, and a kill at that moment would leave it.
+    """
+    for given in filter(None, (*map(os.environ.get, ("TMPDIR", "TEMP", "TMP")), "/tmp")):
+        if tempfile.tempdir is None and os.path.isdir(given) and os.access(given, os.W_OK | os.X_OK):
+            tempfile.tempdir = os.path.abspath(given)
+    return Path(tempfile.gettempdir())
+
+
 def check_own_folder(field: str, given: Path, inside: str = "") -> None:
     """Check that a folder can be written, as :func:`check_folder`, and holds little else.
 
@@ -119,7 +130,7 @@ def check_own_folder(field: str, given: Path, inside: str = "") -> None:
     home folder, this program or other programs' temporary files.
     """
     folder = given.resolve()
-    for holds in (Path.home(), Path(tempfile.gettempdir()), CONF.parent.parent):
+    for holds in (Path.home(), temporary_folder(), CONF.parent.parent):
         if holds.resolve().is_relative_to(folder):
             raise ConfigError(f"{field} is '{given}', which holds {holds}; name a folder of its own, as in {_OWN}.")
     check_folder(field, given, inside)

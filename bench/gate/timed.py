@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.core.files import partial_folder, remove_abandoned
+from bench.core.files import partial_folder, remove_abandoned, temporary_folder
 from bench.core.intervals import Estimate, paired_ratio
 from bench.gate import GateError, timed_worker
 from bench.gate.timed_worker import BENCHMARKS
@@ -347,7 +347,7 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
 
     Raises GateError: git cannot check it out.
     """
-    shared = Path(tempfile.gettempdir())
+    shared = temporary_folder()
     remove_abandoned(shared, _TREE, below=False)
     _git(root, "worktree", "prune")
     with partial_folder(shared, _TREE) as folder:

@@ -7,14 +7,16 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from interrupted import files_in
-from small_cells import environment
+from small_cells import a_record, environment
 
 import bench.core.files
 from bench.core.files import check_folder, partial_folder, remove_abandoned, write_whole
+from bench.core.record import write
 from bench.errors import ConfigError
 
 WRITER = """
@@ -25,6 +27,20 @@ with partial_folder(Path(sys.argv[1])) as folder:
     (folder / "half").write_text("of a rec")
     print(folder, flush=True)
     time.sleep(600)
+"""
+
+#: Runs the command of its arguments, then names what its process has opened in a folder.
+OPENED = """
+import os, runpy, sys
+folder, opened = sys.argv.pop(1) + os.sep, []
+def note(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(folder):
+        opened.append(str(arguments[0]))
+sys.addaudithook(note)
+try:
+    runpy.run_module("bench", run_name="__main__", alter_sys=True)
+finally:
+    print("opened: ", *opened, file=sys.stderr)
 """
 
 
@@ -79,6 +95,29 @@ def test_a_folder_that_is_taken_for_an_abandoned_one_before_it_is_locked_is_made
         remove_abandoned(tmp_path)
         assert folder.is_dir()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "list",
+        "merge records --into results",
+        pytest.param(
+            "run experiment=fig1_memory methods=[dense] batch_size=1 device=cpu results=results",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["list", "merge", "run"],
+)
+def test_a_kill_finds_no_file_of_a_trial_in_the_temporary_folder(tmp_path, words):
+    write([a_record(cell_id="0")], tmp_path / "records")
+    with tempfile.TemporaryDirectory() as folder:  # its path is short enough for sockets
+        command = [sys.executable, "-c", OPENED, folder, *words.split()]
+        kept = {"env": environment(TMPDIR=folder), "capture_output": True, "text": True}
+        done = subprocess.run(command, cwd=tmp_path, check=False, **kept)
+        assert done.returncode == 0, done.stderr
+        opened = [Path(name).relative_to(folder).parts[0] for name in done.stderr.split("opened:")[-1].split()]
+    assert [name for name in opened if not (name.startswith(".") and name.endswith(".partial"))] == []
 
 
 @pytest.mark.parametrize("place", ["file/below", "/proc/nothing", "odd\0name"])
