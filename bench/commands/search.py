@@ -3,7 +3,8 @@
 An experiment of the measure ``train`` names arms and sweeps what else there is (optimizer, ratio); its workload's plan
 has a recipe (:class:`bench.protocol.budget.Budget`). Each arm is trained at :data:`FIRST` rates of its matrices, a
 factor of two apart. As long as the best of them, by the loss on the text or samples for choosing, is the lowest or
-highest, the next one beyond is tried. The best rate is then trained with further seeds.
+highest, the next one beyond is tried. The best rate is then trained with further seeds. Where a plan prunes, each share
+that is to be left has a search of its own: the best rate of the whole model need not be that of a smaller one.
 
 Records are those of ``python -m bench``, so that a search which was stopped goes on where it was, and a figure draws
 what there is of one.
@@ -40,9 +41,9 @@ _MOST = 10  # rates of an arm
 
 @dataclass
 class SearchedArm:
-    """One arm of one job of the experiment: an entry of ``methods`` under an optimizer and a ratio."""
+    """One arm of one job of the experiment: a method under an optimizer, a ratio and a pruning target."""
 
-    config: Mapping[str, Any]  # of its job, with this method alone
+    config: Mapping[str, Any]  # of its job, with this method and at most one pruning target
     rates: list[float]
     losses: dict[float, float] = field(default_factory=dict)  # by rate; infinite where a run diverged or failed
     reason: str = ""  # why the last one did not end well, if it did not
@@ -58,7 +59,8 @@ class SearchedArm:
         [entry] = self.config["methods"]
         name = entry if isinstance(entry, str) else " ".join(f"{key} {dict(value)}" for key, value in entry.items())
         ratio = "" if self.config["ratio"] is None else f", ratio {self.config['ratio']:g}"
-        return f"{name}, {self.config['training']['optimizer']}{ratio}"
+        target = "".join(f", pruned to {share:g}" for share in self.config["training"].get("prune_targets", ()))
+        return f"{name}, {self.config['training']['optimizer']}{ratio}{target}"
 
     @property
     def best(self) -> float:
@@ -97,12 +99,14 @@ def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
                 "a search needs measure=train, training.optimizer=adamw or muon, and no training.lr, which it chooses."
             )
         for entry in values["methods"]:
-            own = {**values, "methods": [entry], "training": {**values["training"], "optimizer": optimizer}}
-            [(parsed, _)] = parsed_methods(own)
-            if not takes_ratio(parsed.method, parsed.variant):
-                own["ratio"] = None
-            arm = SearchedArm(own, [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST])
-            arms.setdefault(arm.job(arm.rates[0], values["seed"]).cells[0].to_json(), arm)
+            for targets in [[], *([share] for share in values["training"].get("prune_targets", ()))]:
+                training = {**values["training"], "optimizer": optimizer, "prune_targets": targets}
+                own = {**values, "methods": [entry], "training": training}
+                [(parsed, _)] = parsed_methods(own)
+                if not takes_ratio(parsed.method, parsed.variant):
+                    own["ratio"] = None
+                arm = SearchedArm(own, [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST])
+                arms.setdefault(arm.job(arm.rates[0], values["seed"]).cells[-1].to_json(), arm)
     return list(arms.values())
 
 
@@ -142,7 +146,7 @@ def _search(settings: Sequence[str], further: Sequence[int]) -> None:
                 arm = arms[number]
                 for rate in rates:
                     job = arm.job(rate, seed)
-                    record = results.answer(job.cells[0], job.data_hash)
+                    record = results.answer(job.cells[-1], job.data_hash)  # that of the pruned model, if any
                     arm.losses[rate] = math.inf if record is None else loss_of(record)
                     arm.reason = f" ({record.status}: {record.message})" if record and record.message else ""
                 beyond = arm.beyond()
@@ -163,7 +167,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _train(jobs: Sequence[Job], results: Results) -> None:
     """Train the unfinished jobs, with one line for each training that ends."""
-    missing = [job for job in jobs if not results.is_done(job.cells[0], job.data_hash)]
+    missing = [job for job in jobs if not all(results.is_done(cell, job.data_hash) for cell in job.cells)]
     if not missing:
         return
     progress = SweepProgress([cell for job in missing for cell in job.cells])
