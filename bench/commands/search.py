@@ -99,14 +99,15 @@ def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
                 "a search needs measure=train, training.optimizer=adamw or muon, and no training.lr, which it chooses."
             )
         for entry in values["methods"]:
-            for targets in [[], *([share] for share in values["training"].get("prune_targets", ()))]:
-                training = {**values["training"], "optimizer": optimizer, "prune_targets": targets}
-                own = {**values, "methods": [entry], "training": training}
-                [(parsed, _)] = parsed_methods(own)
-                if not takes_ratio(parsed.method, parsed.variant):
-                    own["ratio"] = None
-                arm = SearchedArm(own, [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST])
-                arms.setdefault(arm.job(arm.rates[0], values["seed"]).cells[-1].to_json(), arm)
+            own = {**values, "methods": [entry], "training": {**values["training"], "optimizer": optimizer}}
+            [(parsed, _)] = parsed_methods(own)
+            if not takes_ratio(parsed.method, parsed.variant):
+                own["ratio"] = None
+            rates = [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST]
+            for cell in resolve(own).cells:
+                target = cell.training["stages"][-1]["target"]
+                training = {**own["training"], "prune_targets": [] if target is None else [target]}
+                arms.setdefault(cell.to_json(), SearchedArm({**own, "training": training}, list(rates)))
     return list(arms.values())
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import hydra
 import pytest
-from small_cells import run_bench
+from small_cells import assert_one_line, run_bench
 
-from bench.commands.search import SearchedArm, loss_of
+from bench.commands.search import SearchedArm, arms_of, loss_of
 from bench.core.cell import Cell
 from bench.core.record import read_all
+from bench.runner.sweep import configuration, expand
 
 TINY = [
     "experiment=formats_teacher",
@@ -45,6 +47,33 @@ def test_the_next_rate_lies_beyond_an_edge(losses, expected):
 def share_left(record):
     """The share of its size to which a model was pruned, None for one that was not."""
     return Cell.from_json(record.config_json).training["stages"][-1]["target"]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ([], ["dense, adamw", "comera, adamw, ratio 1.3"]),
+        (["training.prune_targets=[]"], ["dense, adamw", "comera, adamw, ratio 1.3"]),
+        (
+            ["training.prune_targets=[0.5,0.25]", "training.prune_steps=2000"],
+            [
+                "dense, adamw",
+                *(f"comera, adamw, ratio 1.3{end}" for end in ("", ", pruned to 0.5", ", pruned to 0.25")),
+            ],
+        ),
+    ],
+    ids=["no stage", "no target", "two targets"],
+)
+def test_every_pruning_target_is_an_arm(more, expected):
+    with configuration():
+        config = hydra.compose("config", [*TINY, *more, "methods=[dense,comera]"], return_hydra_config=True)
+        assert [arm.name for arm in arms_of(list(expand(config)))] == expected
+
+
+def test_a_target_that_is_no_list_is_refused(tmp_path):
+    ended = run_bench(tmp_path, "search", *TINY, "methods=[comera]", "training.prune_targets=0.5")
+    assert ended.status == 2
+    assert_one_line(ended.error.strip(), "prune_targets")
 
 
 @pytest.mark.slow
