@@ -43,6 +43,9 @@ EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
 NARROW = "dense:narrow"
 
+#: What a probe and the models of a page share: a probe of equal size is as large as they are.
+PROBED = (*frame.MODEL, "!workload.probe_*")
+
 #: Optimizers in the order of the page, with their names.
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
 
@@ -101,8 +104,9 @@ def select(records: Records) -> list[Formats]:
             # dense is timed beside every ratio
             timed = timed.sort_values("ratio", ascending=False, kind="stable")
             lines = searched(kept, timed)
-            of_data = df[df["data_hash"] == kept["data_hash"].iloc[-1]]
-            probed = frame.oldest_first(of_data[of_data["measure"] == "probe"]).tail(1)
+            probes = df[(df["measure"] == "probe") & (df["data_hash"] == kept["data_hash"].iloc[-1])]
+            of_model = frame.settings(probes, PROBED) == frame.settings(kept.tail(1), PROBED).iloc[0]
+            probed = frame.oldest_first(probes[of_model]).tail(1)
             steps = timed[timed["cell_id"].isin(lines["cell_id"])]
             place = experiment.removeprefix("formats_")
             page = Formats(

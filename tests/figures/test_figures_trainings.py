@@ -31,7 +31,9 @@ from comera import TTLinear, TTMEmbedding
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
+from figures.artifacts.formats import select
 from figures.artifacts.table_tensorization import MATRICES, Matrix
+from figures.frame import cell_of
 
 
 def early_line(*records: Record) -> pd.Series:
@@ -241,6 +243,17 @@ def test_a_rate_is_chosen_by_one_loss_and_another_is_reported() -> None:
     ) == list(before.sort_index())
     reversed_choice = tiny(lambda one: {"metrics": {**one.metrics, "loss": -one.metrics.get("loss", 0.0)}})["best rate"]
     assert list(reversed_choice.sort_index()) != list(before.sort_index())
+
+
+def test_a_probe_is_as_large_as_the_models_of_its_page() -> None:
+    found = {}
+    for own in select(committed("formats")):
+        if own.experiment != "formats_teacher":
+            stored = own.lines.loc[own.lines["arm"].str.startswith("btt"), "parameters"].max()
+            found[own.experiment] = (cell_of(own.probed)["workload_settings"]["probe_numbers"], stored)
+    assert len(found) >= 2
+    assert all(numbers == stored for numbers, stored in found.values()), found
+    assert len(set(found.values())) == len(found)
 
 
 def test_a_training_that_diverged_is_never_the_best() -> None:
