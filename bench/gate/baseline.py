@@ -7,7 +7,7 @@ taken for one that was counted. ``make gate-accept`` runs this module, which sho
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from rich.table import Column, Table
 
 from bench.errors import Parser
 from bench.gate import GateError, Regression
@@ -156,18 +156,6 @@ def refuse(found: Sequence[Difference]) -> None:
         raise Regression("\n".join(map(str, found)))
 
 
-def as_table(found: Iterable[Difference]) -> Table:
-    """Return a table of old, new and change of each."""
-    table = Table(box=box.SIMPLE)
-    for heading in ("benchmark", "quantity"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("old", "new", "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for one in found:
-        table.add_row(*one.cells())
-    return table
-
-
 def main() -> None:
     """Count everything again, print the changes, and write the baseline."""
     errors, output = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 120)
@@ -179,7 +167,12 @@ def main() -> None:
     benchmarks = track(all_benchmarks(), "counting", console=errors, disable=not sys.stderr.isatty())
     new = {benchmark.name: measure(benchmark) for benchmark in benchmarks}
     found = [one for name in sorted({*old, *new}) for one in differences(name, old.get(name), new.get(name))]
-    output.print(as_table(found) if found else "Nothing has changed.")
+    names = (Column(heading, overflow="fold") for heading in ("benchmark", "quantity"))
+    numbers = (Column(heading, justify="right", no_wrap=True) for heading in ("old", "new", "change"))
+    table = Table(*names, *numbers, box=box.SIMPLE)
+    for one in found:
+        table.add_row(*one.cells())
+    output.print(table if found else "Nothing has changed.")
     write_baseline(new)
     sentence = f"{baseline_path().name} holds {len(new)} benchmarks; commit it with the change that it belongs to."
     output.print(sentence, soft_wrap=True)

@@ -53,11 +53,6 @@ class ExactBenchmark:
     dataset: str = "auto"
     precision: str = "fp32"
 
-    @property
-    def sequence_length(self) -> int:
-        """Tokens of an example."""
-        return getattr(self.model, "sequence_length", 1)
-
 
 def all_benchmarks() -> list[ExactBenchmark]:
     """Return the benchmarks of the gate, in the order in which they run."""
@@ -101,7 +96,7 @@ def measure(benchmark: ExactBenchmark) -> Numbers:
     with torch.device("meta"):
         model = opened.build()
     cell = (benchmark.batch_size, benchmark.precision, benchmark.device)
-    asked = StepCell(*cell, benchmark.sequence_length, arm.checkpoint)
+    asked = StepCell(*cell, getattr(benchmark.model, "sequence_length", 1), arm.checkpoint)
     if unsupported(asked, method, model, opened.targets()):
         return "unsupported"
     with contextlib.ExitStack() as stack:

@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from bench.core.files import partial_folder, remove_abandoned, temporary_folder
 from bench.core.intervals import Estimate, paired_ratio
@@ -40,12 +41,10 @@ PINNED = Path(__file__).with_name("pinned.txt")
 SHORT = "GATE_SHORT"
 
 #: Where the project's main line may be, the first one found counts.
-_MAIN_LINES = ("refs/remotes/origin/main", "refs/heads/main")
+_MAIN_LINES = {"refs/remotes/origin/main": "origin/main", "refs/heads/main": "main"}
 
 #: Set by git where it runs a hook, of another place perhaps.
 _PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-
-_HASH_LENGTHS = (40, 64)
 
 _TREE = "gate-base-"  # how the folder of the base's tree begins
 
@@ -77,7 +76,7 @@ def _written(found: Estimate) -> str:
 class Decision:
     """Decision on a benchmark from its measurements; ``second`` is None where the first one settled it."""
 
-    kind: Literal["unchanged", "inconclusive", "regression"]
+    kind: str  # "unchanged", "inconclusive" or "regression"
     why: str
     first: Estimate
     second: Estimate | None = None
@@ -96,7 +95,7 @@ def decide(first: Slowdowns, tolerance: float, measure_again: Callable[[], Slowd
     if found.value < 1 + tolerance:
         slower = found.low is not None and found.low > 1
         kind, why = ("inconclusive", f"slower by less than {tolerance:.0%}") if slower else ("unchanged", "no slowdown")
-        return Decision(kind, why, found)  # type: ignore[arg-type]
+        return Decision(kind, why, found)
     further = measure_again()
     second = estimate(further)
     if second.value >= 1 + tolerance and (estimate([*first, *further]).low or 0) > 1:
@@ -183,7 +182,8 @@ class Measured:
     def parts(self, base: int) -> str:
         """Describe how numerator and denominator changed on their own: which of the two made the ratio what it is."""
         changes = [own / other for own, other in zip(self._medians(0), self._medians(base), strict=True)]
-        return ", ".join(f"{name} {change:.2f}x" for name, change in zip(_PARTS, changes, strict=False))
+        names = ("numerator", "denominator")
+        return ", ".join(f"{name} {change:.2f}x" for name, change in zip(names, changes, strict=False))
 
     def value(self) -> str:
         """Return the tree's own ratio or time: median and range over launches."""
@@ -192,52 +192,41 @@ class Measured:
         return f"ratio {spread}" if len(self._medians(0)) > 1 else f"seconds {spread}"
 
 
-_PARTS = ("numerator", "denominator")
-
-
-class GateLaunch(ExitStack):
-    """Fresh workers of a tree and of its bases; a context manager that ends them.
-
-    ``seed`` is that of the order in which they take turns, ``planted`` a slowdown of the first.
-    """
-
-    def __init__(self, trees: Sequence[Path], seed: int = 0, planted: float = 0.0) -> None:
-        super().__init__()
-        self._order = random.Random(seed)
-        self.workers = [self.enter_context(Worker(tree, 0.0 if i else planted)) for i, tree in enumerate(trees)]
-        for worker in self.workers:
-            worker.answer()
-
-    def measure(self, benchmark: str, into: Measured) -> None:
-        """Measure a launch's rounds of a benchmark and append them to ``into``.
-
-        Raises GateError: a worker ended, or the tree under test cannot run the benchmark.
-        """
-        for worker in self.workers:
-            worker.ask(f"make {benchmark}", benchmark)
-        for i, worker in enumerate(self.workers):
-            reason = worker.answer().get("missing")
-            if reason and not i:
-                raise GateError(f"{benchmark} cannot run in the tree under test ({reason}).")
-            if reason:
-                into.missing[i] = reason
-            into.turns[i].append([])
-        able = [i for i in range(len(self.workers)) if i not in into.missing]
-        for _ in range(BENCHMARKS[benchmark].rounds):
-            for i in self._order.sample(able, len(able)):
-                into.turns[i][-1].append(self.workers[i].turn(benchmark))
-
-
 def measure(
     trees: Sequence[Path], benchmarks: Iterable[str], seed: int = 0, planted: float = 0.0, launches: int = LAUNCHES
 ) -> dict[str, Measured]:
-    """Measure benchmarks of a tree and its bases, in so many launches; see :class:`GateLaunch`."""
+    """Measure benchmarks of a tree and its bases, in so many launches of fresh workers.
+
+    ``seed`` is that of the order in which they take turns, ``planted`` a slowdown of the first tree. Raises GateError:
+    a worker ended, or the tree under test cannot run a benchmark.
+    """
     results = {name: Measured([[] for _ in trees]) for name in benchmarks}
     for number in range(launches):
-        with GateLaunch(trees, launches * seed + number, planted) as launch:
+        order = random.Random(launches * seed + number)
+        with ExitStack() as stack:
+            workers = [stack.enter_context(Worker(tree, 0.0 if i else planted)) for i, tree in enumerate(trees)]
+            for worker in workers:
+                worker.answer()
             for name, into in results.items():
-                launch.measure(name, into)
+                _launch(workers, name, into, order)
     return results
+
+
+def _launch(workers: Sequence[Worker], benchmark: str, into: Measured, order: random.Random) -> None:
+    """Append a launch's rounds of a benchmark to ``into``."""
+    for worker in workers:
+        worker.ask(f"make {benchmark}", benchmark)
+    for i, worker in enumerate(workers):
+        reason = worker.answer().get("missing")
+        if reason and not i:
+            raise GateError(f"{benchmark} cannot run in the tree under test ({reason}).")
+        if reason:
+            into.missing[i] = reason
+        into.turns[i].append([])
+    able = [i for i in range(len(workers)) if i not in into.missing]
+    for _ in range(BENCHMARKS[benchmark].rounds):
+        for i in order.sample(able, len(able)):
+            into.turns[i][-1].append(workers[i].turn(benchmark))
 
 
 def judge(measured: Measured, benchmark: str, trees: Sequence[Path], base: int) -> Decision:
@@ -261,8 +250,7 @@ def vanished(base: Path) -> list[str]:
     return sorted(names - set(BENCHMARKS))
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(NamedTuple):
     """The commit to compare with, or None, and in a few words why it is that one or why there is none."""
 
     commit: str | None
@@ -309,14 +297,15 @@ def find_base(root: Path, environ: Mapping[str, str] = os.environ) -> Base:
     head = commit_of(root, "HEAD")
     if head is None:
         return Base(None, "the repository has no commit")
-    main = next((name for name in _MAIN_LINES if commit_of(root, name)), None)
-    if main is not None:
-        short = main.removeprefix("refs/remotes/").removeprefix("refs/heads/")
+    for main, short in _MAIN_LINES.items():
+        if not commit_of(root, main):
+            continue
         fork = _git(root, "merge-base", "HEAD", main).stdout.strip()
         if not fork:
             return Base(None, f"HEAD and {short} have no commit in common here, as in a shallow clone")
         if fork != head:
             return Base(fork, f"where HEAD left {short}")
+        break
     if _git(root, "status", "--porcelain", "--", *_TIMED_CODE).stdout.strip():
         return Base(head, "HEAD, from which the tree differs")
     parent = commit_of(root, "HEAD~1")
@@ -332,7 +321,7 @@ def find_bases(root: Path, environ: Mapping[str, str] = os.environ) -> list[Base
     if environ.get(SHORT, "") not in ("", "0") or _no_repository(root):
         return bases
     pinned = PINNED.read_text(encoding="utf-8").strip()
-    if len(pinned) not in _HASH_LENGTHS or set(pinned) - set("0123456789abcdef"):
+    if not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", pinned):
         raise GateError(f"{PINNED.name} holds {pinned!r}; allowed: the full hash of a commit.")
     commit = commit_of(root, pinned)
     if commit is None:

@@ -89,7 +89,6 @@ def layers(tokens: int, n_in: int, n_out: int, output_modes: tuple[int, ...], up
 
 
 def _feed_forward(denominator: str) -> tuple[Action, Action]:
-    """Return the encoder's first feed-forward layer, TT over another."""
     actions = layers(256, 768, 3072, (16, 16, 12))
     return actions["tt"], actions[denominator]
 
@@ -169,12 +168,12 @@ def _scheduled() -> int:
     """Return the open file with the time this thread waited for a core; 0 where there is none."""
     try:
         file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        return file if len(os.pread(file, 80, 0).split()) == _SCHEDULED_FIELDS else 0
+        # three fields: nanoseconds on a core, nanoseconds waiting for one, times it got one
+        return file if len(os.pread(file, 80, 0).split()) == 3 else 0
     except OSError:
         return 0
 
 
-_SCHEDULED_FIELDS = 3  # nanoseconds on a core, nanoseconds waiting for one, times it got one
 _SCHEDULED = _scheduled()
 
 
