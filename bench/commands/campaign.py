@@ -22,17 +22,13 @@ _INTERRUPTED = (130, 143)  # exit statuses after Ctrl-C and SIGTERM (:mod:`bench
 def planned(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split a campaign's words into its runs, in order, and the settings that all of them share.
 
-    Args:
-        words: ``experiment=NAME``, perhaps with settings of its own in the same word; a target of
-            ``conf/reproduce.yaml``, which stands for its runs; ``key=value`` for all runs; or ``@FILE``, which has
-            such words, one a line, and lines that begin with #.
+    A word is ``experiment=NAME``, perhaps with settings of its own in the same word; a target of
+    ``conf/reproduce.yaml``, which stands for its runs; ``key=value`` for all runs; or ``@FILE``, which has such words,
+    one a line, and lines that begin with #. Raises ConfigError: a word is none of these, names no experiment there is,
+    or no run is named.
 
-    Raises:
-        ConfigError: a word is none of these, names no experiment there is, or no run is named.
-
-    Example:
-        >>> planned(["experiment=fig7", "reproduce-fig1", "experiment=fig1 precision=bf16", "device=cuda"])
-        (['experiment=fig7', 'experiment=fig1', 'experiment=fig1_memory', 'experiment=fig1 precision=bf16'], \
+    >>> planned(["experiment=fig7", "reproduce-fig1", "experiment=fig1 precision=bf16", "device=cuda"])
+    (['experiment=fig7', 'experiment=fig1', 'experiment=fig1_memory', 'experiment=fig1 precision=bf16'], \
 ['device=cuda'])
     """
     runs: list[str] = []
@@ -70,14 +66,10 @@ def _lines(word: str) -> list[str]:
 
 
 def run(words: Sequence[str], stop_after: float | None) -> None:
-    """Run what :func:`planned` finds and print what became of it; end with status 1 if a run failed.
+    """Run what :func:`planned` finds in ``words`` and print how it ended; end with status 1 if a run failed.
 
-    Args:
-        words: the runs, and the settings that they share.
-        stop_after: seconds until the run under way is stopped as by SIGTERM; None for no limit.
-
-    Raises:
-        ConfigError: a word is wrong, or ``stop_after`` is no positive number.
+    After ``stop_after`` seconds the run under way is stopped as by SIGTERM; None is for no limit. Raises ConfigError: a
+    word is wrong, or ``stop_after`` is no positive number.
     """
     runs, shared = planned(words)
     if stop_after is not None and not 0 < stop_after < float("inf"):

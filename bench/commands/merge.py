@@ -35,12 +35,8 @@ def merge(sources: Sequence[Path], into: Path) -> tuple[list[Path], int]:
     """Copy the records of all sources, and manifests of their data, into a folder.
 
     Returns the places that were written, and how many records were read and not taken. Everything is read before
-    anything is written, so a kill or an error leaves whole records, and the same call goes on.
-
-    Raises:
-        ConfigError: a source holds no record.
-        RecordError: a record cannot be read.
-        OSError: ``into`` cannot be written.
+    anything is written, so a kill or an error leaves whole records, and the same call goes on. Raises ConfigError: a
+    source holds no record. RecordError: a record cannot be read. OSError: ``into`` cannot be written.
     """
     remove_abandoned(into)
     there = {path_of(record, into): record for record in read_all(into)}

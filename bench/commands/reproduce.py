@@ -21,24 +21,17 @@ from bench.errors import CONF, ConfigError
 class Target:
     """A figure or table, or several, with what makes the records.
 
-    Args:
-        does: in a line.
-        takes: how long, on two cores.
-        runs: arguments of ``python -m bench``, without the folder of results, in order.
-        draws: arguments of ``python -m figures``, without the folder of records.
-
-    Example:
-        >>> target = targets()["reproduce-fig1"]
-        >>> [" ".join(words) for words in target.commands("a b")][:2]
-        ["-m bench experiment=fig1 results='a b'", "-m bench experiment=fig1_memory results='a b'"]
-        >>> target.commands("a b")[-1]
-        ['-m', 'figures', 'fig1', '--records', 'a b']
+    >>> target = targets()["reproduce-fig1"]
+    >>> [" ".join(words) for words in target.commands("a b")][:2]
+    ["-m bench experiment=fig1 results='a b'", "-m bench experiment=fig1_memory results='a b'"]
+    >>> target.commands("a b")[-1]
+    ['-m', 'figures', 'fig1', '--records', 'a b']
     """
 
-    does: str
-    takes: str = "minutes"
-    runs: Sequence[str] = ()
-    draws: Sequence[str] = ()
+    does: str  # in a line
+    takes: str = "minutes"  # on two cores
+    runs: Sequence[str] = ()  # arguments of ``python -m bench``, without the folder of results, in order
+    draws: Sequence[str] = ()  # arguments of ``python -m figures``, without the folder of records
 
     def commands(self, results: str) -> list[list[str]]:
         """Return the arguments of Python, command by command."""

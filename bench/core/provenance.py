@@ -168,13 +168,6 @@ def _of_gpus(column: str) -> str | None:
     return _output("nvidia-smi", f"--query-gpu={column}", "--format=csv,noheader")
 
 
-def _driver(on_cpu: bool) -> str:
-    if not _is_on_gpu(on_cpu):
-        return ""
-    output = _of_gpus("driver_version")
-    return f"{output.splitlines()[0] if output else 'unknown'}, CUDA {torch.version.cuda}"
-
-
 def _output(*command: str) -> str | None:
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
@@ -194,11 +187,12 @@ def provenance(on_cpu: bool = False) -> Provenance:
     commit = _output("git", "rev-parse", "HEAD") if in_tree and Path(in_tree).resolve() == ROOT else None
     status = ("git", "status", "--porcelain", "--untracked-files=all", "--", *MEASURING_CODE)
     found = ((name, [*importlib.metadata.distributions(name=name)]) for name in LIBRARIES)
+    drivers = (_of_gpus("driver_version") or "unknown").splitlines() if _is_on_gpu(on_cpu) else []
     return Provenance(
         code_id=code_id(),
         device=device_name(on_cpu),
         machine=machine_hash(on_cpu),
-        driver=_driver(on_cpu),
+        driver=f"{drivers[0]}, CUDA {torch.version.cuda}" if drivers else "",
         threads=torch.get_num_threads(),
         torch_version=torch.__version__,
         library_versions=", ".join(f"{name} {installed[0].version}" for name, installed in found if installed),

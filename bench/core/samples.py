@@ -95,9 +95,9 @@ def block_means_ms(record: Record, disturbed: bool = False) -> dict[Block, float
     A repeated block keeps its number.
     """
     times: dict[Block, list[float]] = {}
-    for block in [block for block in _marked(record) if block["ms"]] if disturbed else _undisturbed(record):
+    for block in _marked(record) if disturbed else _undisturbed(record):
         times.setdefault((block.get("launch", 0), block["block"]), []).extend(block["ms"])
-    return {name: sum(ms) / len(ms) for name, ms in sorted(times.items())}
+    return {name: sum(ms) / len(ms) for name, ms in sorted(times.items()) if ms}
 
 
 def disturbed_blocks(record: Record) -> int:
