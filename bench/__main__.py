@@ -5,13 +5,13 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench.core.files import temporary_folder
 from bench.core.plugins import import_plugins
 from bench.core.processors import check_threads
-from bench.errors import CONF, ConfigError, Parser, experiments, stop_with, unwritten
+from bench.errors import CONF, Mistake, Parser, experiments, stop_with, unwritten
 from bench.interrupts import interruptible
 
 COMMANDS = {
@@ -96,13 +96,11 @@ def _parser() -> Parser:
 
 
 def _run(settings: list[str]) -> None:
-    """Run the Hydra application. Its errors and OmegaConf's end the program with one sentence."""
-    from bench.runner.wording import checked_arguments, reworded
+    """Run the Hydra application; a mistake ends the program with one sentence."""
+    from bench.runner.wording import checked_arguments
 
     settings = checked_arguments(settings)
     import hydra
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
 
     from bench.runner import sweep
     from bench.runner.launching import register_launchers
@@ -111,18 +109,13 @@ def _run(settings: list[str]) -> None:
     if any(one.startswith("experiment=") for one in settings) and not any(one[0] == "-" for one in settings):
         settings = [*settings, "--multirun"]  # as in every experiment; Hydra loses it over a mistake in its own part
     sys.argv[1:] = settings
+    application: Any = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(sweep.job)
     try:
-        sweep.register_resolvers()
-        sweep.register_settings()
-        register_launchers()
-        application: Callable[[], None] = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
-            sweep.job
-        )
-        application()
-    except sweep.MISTAKES as error:
-        stop_with(str(error))
-    except (HydraException, OmegaConfBaseException) as error:
-        stop_with(reworded(error))
+        with sweep.one_sentence():
+            sweep.register_resolvers()
+            sweep.register_settings()
+            register_launchers()
+            application()
     except (Exception, KeyboardInterrupt) as error:
         sweep.interrupted(error)
         raise
@@ -144,7 +137,7 @@ def main() -> None:
 
                 silence()
             _command(arguments)
-        except ConfigError as error:
+        except Mistake as error:
             stop_with(str(error))
         except BrokenPipeError:  # the reader, such as head, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -177,6 +170,8 @@ def _command(arguments: list[str]) -> None:
 
 def _dispatch(parser: Parser, arguments: list[str]) -> None:
     """Run a command whose arguments the parser defines."""
+    from bench.commands import campaign, compare, merge, reproduce  # the others load torch
+
     given, others = parser.parse_known_args(arguments)
     if given.command in ("campaign", "search"):
         given.settings += others
@@ -184,20 +179,14 @@ def _dispatch(parser: Parser, arguments: list[str]) -> None:
         parser.error(f"{others[0]} is no argument of {given.command}")
     match given.command:
         case "campaign":
-            from bench.commands import campaign
-
             campaign.run(given.settings, given.stop_after)
         case "search":
             from bench.commands import search
 
             search.run(given.settings, given.seeds)
         case "reproduce":
-            from bench.commands import reproduce
-
             reproduce.run(given.target, given.results)
         case "compare":
-            from bench.commands import compare
-
             compare.run(given.a, given.b, given.experiment, given.format)
         case "speed":
             from bench.commands import speed
@@ -206,8 +195,6 @@ def _dispatch(parser: Parser, arguments: list[str]) -> None:
         case "list":
             print(_known(), end="")
         case "merge":
-            from bench.commands import merge
-
             merge.run(given.sources, given.into)
 
 

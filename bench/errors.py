@@ -8,7 +8,11 @@ from typing import NoReturn
 CONF = Path(__file__).parent / "conf"
 
 
-class ConfigError(ValueError):
+class Mistake(ValueError):
+    """A mistake of the user; the message is one sentence, and the command line prints it."""
+
+
+class ConfigError(Mistake):
     """A wrong setting or plug-in; the message is one sentence naming field, value and what is allowed."""
 
 

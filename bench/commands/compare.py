@@ -6,7 +6,6 @@ its bounds hold every quotient of a launch of B and one of A; from six launches 
 of the calibration products, timed in the same blocks, stands beside it.
 """
 
-import csv
 import io
 import json
 import statistics
@@ -15,19 +14,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.commands.sources import Source, SourceError, read_source
+from bench.commands.sources import Source, read_source
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES, Estimate, mean_over_examples, unpaired_ratio
 from bench.core.record import Record, RecordError
 from bench.core.samples import calibrations_ms, last_per_example
+from bench.core.table import csv_of
 from bench.core.times import step_means_ms, step_time_ms
-from bench.errors import stop_with
+from bench.errors import ConfigError
 
 #: Columns by which the cell of a row is found.
 _SHARED = (
@@ -81,14 +81,12 @@ class ComparedPair:
     @property
     def times_ms(self) -> Both:
         """The step time of each: that of :mod:`bench.core.times`, or the median of the chosen plan."""
-        one, other = map(_time_ms, (self.a, self.b))
-        return one, other
+        return _time_ms(self.a), _time_ms(self.b)
 
     @property
     def calibration(self) -> float | None:
         """The ratio of the times of the calibration product, each the median over blocks."""
-        one, other = _median(calibrations_ms(self.a)), _median(calibrations_ms(self.b))
-        return other / one if one and other else None
+        return _quotient(_median(calibrations_ms(self.a)), _median(calibrations_ms(self.b)))
 
     def sizes(self, column: str) -> Both:
         """Return a column of each; only of records that are ``ok``."""
@@ -97,8 +95,7 @@ class ComparedPair:
 
     def ratio(self, column: str) -> float | None:
         """Return the ratio of a column."""
-        one, other = self.sizes(column)
-        return other / one if one and other is not None else None
+        return _quotient(*self.sizes(column))
 
     @property
     def metrics(self) -> Both:
@@ -116,6 +113,10 @@ class ComparedPair:
         if before is None or after is None:
             return Estimate(other - one, None, None, 0)
         return Estimate(*mean_over_examples((after - before)[None, :]), blocks=after.size, paired=True, kind="interval")
+
+
+def _quotient(one: float | None, other: float | None) -> float | None:
+    return other / one if one and other is not None else None
 
 
 def _median(times: Sequence[float]) -> float | None:
@@ -142,8 +143,7 @@ def _times_ms(record: Record) -> Mapping[Any, float]:
         raise RecordError(f"record {record.cell_id}: its plans cannot be read.") from None
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Pairs in the order of experiment, device and name; the records of cells that only "A" or "B" has, by side."""
 
     pairs: Sequence[ComparedPair]
@@ -153,7 +153,7 @@ class Comparison:
 def compare(a: Source, b: Source, experiment: str | None = None) -> Comparison:
     """Pair the records of two sources, of one experiment or all; of several records of a cell the newest counts.
 
-    Raises SourceError: an experiment that neither has, or records of different devices alone.
+    Raises ConfigError: an experiment that neither has, or records of different devices alone.
     """
     one, other = (
         {
@@ -165,18 +165,16 @@ def compare(a: Source, b: Source, experiment: str | None = None) -> Comparison:
     )
     if not one and not other:
         known = ", ".join(sorted({record.experiment for record in (*a.records, *b.records)}))
-        raise SourceError(f"--experiment is {experiment!r}, which neither has; allowed: {known}.")
+        raise ConfigError(f"--experiment is {experiment!r}, which neither has; allowed: {known}.")
     here, there = ({device for _, device, _ in cells} for cells in (one, other))
     if here and there and not here & there:
         left, right = (", ".join(sorted(names)) for names in (here, there))
-        raise SourceError(f"{a.name} is of {left}, {b.name} of {right}; only records of one device are compared.")
-    shared = sorted((one[key] for key in one if key in other), key=_place)
+        raise ConfigError(f"{a.name} is of {left}, {b.name} of {right}; only records of one device are compared.")
+    pairs = [ComparedPair(one[key], other[key]) for key in one.keys() & other.keys()]
+    alone = {"A": one.keys() - other.keys(), "B": other.keys() - one.keys()}
     return Comparison(
-        [ComparedPair(record, other[record.experiment, record.device, record.cell_id]) for record in shared],
-        {
-            side: sorted((record for key, record in own.items() if key not in rest), key=_place)
-            for side, own, rest in (("A", one, other), ("B", other, one))
-        },
+        sorted(pairs, key=lambda pair: _place(pair.a)),
+        {side: sorted(((one | other)[key] for key in keys), key=_place) for side, keys in alone.items()},
     )
 
 
@@ -217,7 +215,6 @@ def distinctions(records: Sequence[Record]) -> dict[int, str]:
 
 
 def _settings(record: Record) -> dict[str, object]:
-    """Return the settings of a record's workload, method, timing and training by name, and its data."""
     try:
         config = json.loads(record.config_json)
     except ValueError:
@@ -235,11 +232,7 @@ def as_csv(comparison: Comparison) -> str:
     """
     rows = [_key("both", pair.a) | _values(pair) for pair in comparison.pairs]
     rows += [_key(side, record) for side, several in comparison.alone.items() for record in several]
-    names = dict.fromkeys(name for row in rows for name in row)
-    writer = csv.DictWriter(buffer := io.StringIO(), names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    return csv_of(rows, list(dict.fromkeys(name for row in rows for name in row)))
 
 
 def _key(side: str, record: Record) -> dict[str, object]:
@@ -247,8 +240,6 @@ def _key(side: str, record: Record) -> dict[str, object]:
 
 
 def _values(pair: ComparedPair) -> dict[str, object]:
-    """Return the values of a tidy row from both sides."""
-
     def both(name: str, values: Both) -> dict[str, object]:
         return {f"{name}_a": values[0], f"{name}_b": values[1]}
 
@@ -285,8 +276,7 @@ def _title(record: Record) -> str:
 
 
 def _table(title: str, rows: Sequence[dict[str, str]]) -> Table:
-    """Return the cells of one experiment and device; empty columns are left out."""
-    names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
+    names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]  # no empty column
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in names:
         table.add_column(Text(name), justify="left" if name == "cell" else "right", no_wrap=True)
@@ -319,7 +309,6 @@ def _number(value: float | None) -> str:
 
 
 def _bounded(found: Estimate | None, digits: str) -> str:
-    """Return a value with its range or interval, or a dash where there is no value."""
     if found is None:
         return "-"
     ends = "" if found.low is None or found.high is None else f" [{found.low:{digits}}, {found.high:{digits}}]"
@@ -327,7 +316,6 @@ def _bounded(found: Estimate | None, digits: str) -> str:
 
 
 def _named(side: str, records: Iterable[Record]) -> str:
-    """Return the cells that one side alone has, by experiment and device."""
     groups = {title: Counter(map(described, several)) for title, several in groupby(records, _title)}
     lines = [f"Only in {side}: {sum(map(Counter.total, groups.values()))} cell(s)"]
     for title, counts in groups.items():
@@ -339,10 +327,6 @@ def _named(side: str, records: Iterable[Record]) -> str:
 
 def run(a: str, b: str, experiment: str | None, format: str) -> None:
     """Compare two sources, of one experiment or all, and print the result as ``text`` or ``csv``."""
-    try:
-        first, second = read_source(a), read_source(b)
-        comparison = compare(first, second, experiment)
-        text = as_csv(comparison) if format == "csv" else as_text(first, second, comparison)
-    except (SourceError, RecordError) as error:
-        stop_with(str(error))
-    sys.stdout.write(text)
+    first, second = read_source(a), read_source(b)
+    comparison = compare(first, second, experiment)
+    sys.stdout.write(as_csv(comparison) if format == "csv" else as_text(first, second, comparison))

@@ -1,45 +1,58 @@
-"""Programs of their own that a command starts: Python with arguments, in a new process."""
+"""What several commands need: Python in a new process, a parser of settings, a line of progress."""
 
+import argparse
 import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from bench.interrupts import handled_elsewhere
+from rich.console import Console
+
+from bench.errors import CONF, Parser
+from bench.interrupts import handled_elsewhere, on_interrupt
+
+
+def settings_parser(command: str, **lists: Sequence[str]) -> Parser:
+    """Return the parser of a command of settings, whose help is a file with places for these lists of names."""
+    usage, _, about = (CONF / "help" / f"{command}.txt").read_text(encoding="utf-8").partition("\n\n")
+    parser = Parser(
+        prog=f"python -m bench {command}",
+        usage=usage.removeprefix("usage: "),
+        description=about.format(**{name: ", ".join(known) for name, known in lists.items()}),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("settings", metavar="key=value", nargs="*", help=argparse.SUPPRESS)
+    return parser
+
+
+@contextlib.contextmanager
+def progress(does: str) -> Iterator[Callable[[str], None]]:
+    """Yield a call that shows how far a prediction is: one line of a terminal, else a line each, on stderr."""
+    console = Console(stderr=True)
+    on_interrupt(lambda: "nothing was written; the same command starts again")
+    with console.status(does) as status:
+        yield status.update if console.is_terminal else console.print
 
 
 def status_of(words: Sequence[str], seconds: float | None = None) -> int | None:
     """Run Python with these arguments and return its exit status; signals that end this program end that one.
 
-    Args:
-        words: arguments of Python.
-        seconds: after which it gets SIGTERM, whose end is waited for; None for no limit.
-
-    Returns:
-        The exit status, or None where the time was up.
+    After so many ``seconds`` it gets SIGTERM, and once it has ended the status is None.
     """
-    started = subprocess.Popen([sys.executable, *words], process_group=0)
-    with handled_elsewhere(), started as process, _passed_on(process):
+    with handled_elsewhere(), subprocess.Popen([sys.executable, *words], process_group=0) as process:
+
+        def send(number: int, _: object) -> None:
+            process.send_signal(number)
+
+        before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.terminate()
             process.wait()
             return None
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
     return 128 - status if status < 0 else status
-
-
-@contextlib.contextmanager
-def _passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Send the process what would interrupt this program, which waits for its end."""
-
-    def send(number: int, _: object) -> None:
-        process.send_signal(number)
-
-    before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -12,26 +12,24 @@ what there is of one.
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import hydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from bench.core.reading import user_path
 from bench.core.record import Record
-from bench.errors import ConfigError, stop_with
+from bench.errors import ConfigError
 from bench.interrupts import on_interrupt
 from bench.protocol.budget import RATES
 from bench.protocol.methods import takes_ratio
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, parsed_methods, resolve
 from bench.runner.results import Results
-from bench.runner.sweep import MISTAKES, configuration, expand, plain, run_job
-from bench.runner.wording import checked_arguments, reworded
+from bench.runner.sweep import configuration, expand, one_sentence, plain, run_job
+from bench.runner.wording import checked_arguments
 from bench.workloads import available, workload_class
 
 FIRST = (0.25, 0.5, 1.0, 2.0)  # times the default rate of the optimizer
@@ -61,6 +59,11 @@ class SearchedArm:
         ratio = "" if self.config["ratio"] is None else f", ratio {self.config['ratio']:g}"
         target = "".join(f", pruned to {share:g}" for share in self.config["training"].get("prune_targets", ()))
         return f"{name}, {self.config['training']['optimizer']}{ratio}{target}"
+
+    @property
+    def untried(self) -> list[float]:
+        """The rates without a loss."""
+        return [rate for rate in self.rates if rate not in self.losses]
 
     @property
     def best(self) -> float:
@@ -117,53 +120,36 @@ def _has_rates(workload: str) -> bool:
 
 
 def run(settings: Sequence[str], seeds: str) -> None:
-    """Search, then train the best of every arm with further seeds.
+    """Search under the settings of an experiment, then train the best of every arm with further seeds.
 
-    Args:
-        settings: as of ``python -m bench``: an experiment and what it is to have otherwise.
-        seeds: further ones, separated by commas; empty for none.
-
-    Raises ConfigError: seeds that are none. A wrong setting, missing data or a damaged record end the program.
+    ``seeds`` are separated by commas. Raises ConfigError: seeds that are none. A wrong setting, missing data or a
+    damaged record end the program.
     """
-    further = _seeds(seeds)
     try:
-        _search(settings, further)
-    except MISTAKES as error:
-        stop_with(str(error))
-    except (HydraException, OmegaConfBaseException) as error:
-        stop_with(reworded(error))
-
-
-def _search(settings: Sequence[str], further: Sequence[int]) -> None:
-    with configuration():
+        further = tuple(int(one) for one in seeds.split(",") if one.strip())
+    except ValueError:
+        raise ConfigError(
+            f"--seeds is {seeds!r}; allowed: whole numbers with commas between them, as in 1,2."
+        ) from None
+    with one_sentence(), configuration():
         config = hydra.compose("config", checked_arguments(list(settings)), return_hydra_config=True)
         arms = arms_of(list(expand(config)))
         results = Results(user_path("results", str(config.results)), "config")
         seed = int(config.seed)
-        waiting = {number: list(arm.rates) for number, arm in enumerate(arms)}
-        while any(waiting.values()):
-            _train([arms[number].job(rate, seed) for number, rates in waiting.items() for rate in rates], results)
-            for number, rates in waiting.items():
-                arm = arms[number]
-                for rate in rates:
+        while any(arm.untried for arm in arms):
+            _train([arm.job(rate, seed) for arm in arms for rate in arm.untried], results)
+            for arm in arms:
+                for rate in arm.untried:
                     job = arm.job(rate, seed)
                     record = results.answer(job.cells[-1], job.data_hash)  # that of the pruned model, if any
                     arm.losses[rate] = math.inf if record is None else loss_of(record)
                     arm.reason = f" ({record.status}: {record.message})" if record and record.message else ""
-                beyond = arm.beyond()
-                waiting[number] = [] if beyond is None else [beyond]
-                arm.rates += waiting[number]
+                if (beyond := arm.beyond()) is not None:
+                    arm.rates.append(beyond)
         chosen = [arm for arm in arms if math.isfinite(arm.losses[arm.best])]
         _train([arm.job(arm.best, one) for one in further for arm in chosen], results)
-        for line in _lines(arms):
-            print(line)
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(one) for one in text.split(",") if one.strip())
-    except ValueError:
-        raise ConfigError(f"--seeds is {text!r}; allowed: whole numbers with commas between them, as in 1,2.") from None
+        for arm in arms:
+            print(_found(arm))
 
 
 def _train(jobs: Sequence[Job], results: Results) -> None:
@@ -189,11 +175,8 @@ def loss_of(record: Record) -> float:
     return -record.leading if record.metric.get("higher_is_better") else record.leading
 
 
-def _lines(arms: Sequence[SearchedArm]) -> Iterator[str]:
-    """Return a line per arm with the result of its search."""
-    for arm in arms:
-        if not math.isfinite(arm.losses[arm.best]):
-            yield f"{arm.name}: no training ended well{arm.reason}"
-            continue
-        edge = " (at an edge)" if arm.best in (min(arm.rates), max(arm.rates)) else ""
-        yield f"{arm.name}: best rate {arm.best:g}{edge} of {len(arm.rates)}, loss {abs(arm.losses[arm.best]):.4f}"
+def _found(arm: SearchedArm) -> str:
+    if not math.isfinite(arm.losses[arm.best]):
+        return f"{arm.name}: no training ended well{arm.reason}"
+    edge = " (at an edge)" if arm.best in (min(arm.rates), max(arm.rates)) else ""
+    return f"{arm.name}: best rate {arm.best:g}{edge} of {len(arm.rates)}, loss {abs(arm.losses[arm.best]):.4f}"

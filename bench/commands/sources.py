@@ -3,20 +3,16 @@
 import io
 import subprocess
 import tarfile
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.core.reading import user_path
 from bench.core.record import Record, parse, read_all
+from bench.errors import ConfigError
 
 REFERENCE = "results/reference"  # what a commit holds of records
 
 
-class SourceError(ValueError):
-    """A source that cannot be read or has no records; the message is one sentence."""
-
-
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Records with where they come from."""
 
     name: str
@@ -26,14 +22,14 @@ class Source:
 def read_source(name: str) -> Source:
     """Read the records of the folder ``name`` or, where there is none, of that commit's ``results/reference``.
 
-    Raises SourceError: neither a folder nor a commit, or one without records. RecordError: a record that cannot be
+    Raises ConfigError: neither a folder nor a commit, or one without records. RecordError: a record that cannot be
     read.
     """
     path, where = user_path("SOURCE", name), "below it"
     if path.is_dir():
         called, records = f"folder {name}", read_all(path)
     elif path.exists():
-        raise SourceError(f"{name} is a file; a results folder or a commit is expected.")
+        raise ConfigError(f"{name} is a file; a results folder or a commit is expected.")
     elif commit := _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"):
         revision, where = commit.decode().strip(), f"below {REFERENCE}"
         # An archive's paths are taken from the folder that git is called in.
@@ -41,15 +37,14 @@ def read_source(name: str) -> Source:
         archive = _git("-C", top, "archive", "--format=tar", revision, REFERENCE)
         called, records = f"commit {revision[:10]}", _records_in(archive, name)
     else:
-        raise SourceError(f"{name} is neither a folder nor a commit of the repository here; name one of these.")
+        raise ConfigError(f"{name} is neither a folder nor a commit of the repository here; name one of these.")
     if not records:
-        raise SourceError(f"{called} has no record {where}; nothing can be compared with it.")
+        raise ConfigError(f"{called} has no record {where}; nothing can be compared with it.")
     return Source(called, tuple(records))
 
 
 def _records_in(archive: bytes | None, name: str) -> list[Record]:
-    """Return the records of a tar archive that git made of a commit called ``name``; None has none."""
-    if archive is None:
+    if archive is None:  # the commit has no such folder
         return []
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as members:
         files = [member for member in members if member.isfile() and member.name.endswith(".json")]

@@ -19,13 +19,14 @@ from safetensors.torch import load_file, save_file
 
 from bench.core.files import locked, partial_folder
 from bench.core.reading import SOURCE_BYTES, open_regular, read_regular
+from bench.errors import Mistake
 
 FORMAT = 2  # raise when the meaning of the content changes
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 FORMER = re.compile(r"^\.(.*)\.former$")  # what a checkpoint is called while the next one takes its place
 
 
-class CheckpointError(ValueError):
+class CheckpointError(Mistake):
     """A checkpoint that cannot be used or written; the message is one sentence."""
 
 

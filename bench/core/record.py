@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from bench.core.cell import EXCHANGES, arm_name, match_of
 from bench.core.files import write_whole
 from bench.core.reading import loads, read_regular
+from bench.errors import Mistake
 
 #: Raised where the meaning of a column changes, never because one is added; no cell's identity depends on it.
 SCHEMA_VERSION = 2
@@ -39,7 +40,7 @@ MEASURES = (
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
-class RecordError(ValueError):
+class RecordError(Mistake):
     """A record file that cannot be read; the message is one sentence naming file and reason."""
 
 
@@ -402,14 +403,10 @@ def parse(content: bytes, path: str) -> Record:
     version = raw.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise RecordError(f"{path}: schema_version is {_shown(version)}; a whole number from 1 is expected.")
-    if version > SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: schema_version is {version}, this program reads up to {SCHEMA_VERSION}; update the program."
-        )
-    if version < SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: schema_version is {version}, this program reads {SCHEMA_VERSION}; measure the cell again."
-        )
+    if version != SCHEMA_VERSION:
+        known = f"{SCHEMA_VERSION}; measure the cell again"
+        known = known if version < SCHEMA_VERSION else f"up to {SCHEMA_VERSION}; update the program"
+        raise RecordError(f"{path}: schema_version is {version}, this program reads {known}.")
     for name, spec in _FIELDS.items():
         try:
             if name in raw:

@@ -64,7 +64,11 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
     """Return the table of such lines as CSV; empty cells where a record has no value, numbers with all digits."""
     found = {name for line in lines for name in line}.difference(_TIDY)
     metrics = sorted(name for name in found if name.startswith("metric_"))
-    names = [*_TIDY, *sorted(found.difference(metrics)), *metrics]
+    return csv_of(lines, [*_TIDY, *sorted(found.difference(metrics)), *metrics])
+
+
+def csv_of(lines: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+    """Return lines as CSV with columns in this order; a cell without a value is empty."""
     writer = csv.DictWriter(buffer := io.StringIO(), names, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
@@ -73,28 +77,22 @@ def as_csv(lines: Sequence[dict[str, Any]]) -> str:
 
 def readme() -> str:
     """Describe the content of a results folder, as Markdown."""
+
+    def kind(annotation: str) -> str:
+        kinds = [_KINDS[kind.partition("[")[0]] for kind in annotation.split(" | ") if kind != "None"]
+        return " or ".join(kinds) + (" or empty" if "None" in annotation else "")
+
     rows = [
-        f"| `{column.name}` | {_kind(str(column.type))} | {column.metadata['unit']} | {column.metadata['text']} |\n"
+        f"| `{column.name}` | {kind(str(column.type))} | {column.metadata['unit']} | {column.metadata['text']} |\n"
         for column in dataclasses.fields(Record)
         if column.metadata
     ]
     return (CONF / "help" / "results.txt").read_text(encoding="utf-8") + "".join(rows)
 
 
-def _kind(annotation: str) -> str:
-    """Return a column's type in words."""
-    kinds = [_KINDS[kind.partition("[")[0]] for kind in annotation.split(" | ") if kind != "None"]
-    return " or ".join(kinds) + (" or empty" if "None" in annotation else "")
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Print the page on columns, or write the tables of the folders that are named."""
-    if not arguments:
+if __name__ == "__main__":
+    if not sys.argv[1:]:
         print(readme(), end="")
-    for root in map(Path, arguments):
+    for root in map(Path, sys.argv[1:]):
         for experiment in sorted({path.relative_to(root).parts[0] for path in paths_below(root)}):
             write_table(root, experiment)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -91,20 +91,23 @@ class Launch:
 
         ``error`` is what kept this process from submitting all jobs, or from waiting for their end.
         """
-        sentences = [path.read_text(encoding="utf-8") for path in sorted(self.folder.glob(f"*/{_FAILURE}"))]
+        sentences = self._notes(_FAILURE)
         logs, parts = f"logs: {self.folder / 'logs'}", []
         if error is not None:
             reason = " ".join(str(error).splitlines()[:2]) or "an interrupt"
             parts.append(f"the launch was ended by {reason}; jobs already submitted go on")
         if sentences:
-            parts.append(f"{len(sentences)} job(s) failed, one of them with: {sentences[0].strip().removesuffix('.')}")
+            parts.append(f"{len(sentences)} job(s) failed, one of them with: {sentences[0].removesuffix('.')}")
         if parts:
             rest = "all other records are kept, and the same command runs what is missing"
             status = status_of(error) if error is not None else 1
             stop_with(f"{'; '.join([*parts, rest, logs])}.", status)
         _report(f"all jobs have ended; {logs}")
-        if busy := [path.read_text(encoding="utf-8").strip() for path in sorted(self.folder.glob(f"*/{_BUSY}"))]:
+        if busy := self._notes(_BUSY):
             _report(f"{len(busy)} job(s) ran on a busy machine, one of them with: {busy[0]}")
+
+    def _notes(self, name: str) -> list[str]:
+        return [path.read_text(encoding="utf-8").strip() for path in sorted(self.folder.glob(f"*/{name}"))]
 
 
 def _report(text: str) -> None:

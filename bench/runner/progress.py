@@ -35,7 +35,7 @@ class SweepProgress:
             disable=not self._console.is_terminal,
             transient=True,
         )
-        self._task = self._bar.add_task(f"0/{len(self._weights)} cells", total=sum(self._weights.values()))
+        self._task = self._bar.add_task(self._counter, total=sum(self._weights.values()))
         self._bar.start()
 
     def advance(self, cell: Cell, share: float) -> None:
@@ -55,8 +55,7 @@ class SweepProgress:
 
     def timed(self, record: Record) -> None:
         """Note how busy the machine was while a record was timed, if it was."""
-        factor = slowdown(record, best_calibrations_ms([record]))
-        if factor is not None:
+        if (factor := slowdown(record, best_calibrations_ms([record]))) is not None:
             self._slowdowns.append(factor)
 
     def busy(self) -> str:
@@ -82,9 +81,10 @@ class SweepProgress:
             return
         self.advance(cell, 1.0)
         self._finished.add(cell.to_json())
-        self._bar.update(self._task, description=self._counter())
+        self._bar.update(self._task, description=self._counter)
         self.note(cell, outcome)
 
+    @property
     def _counter(self) -> str:
         return f"{len(self._finished)}/{len(self._weights)} cells"
 
@@ -93,7 +93,7 @@ class SweepProgress:
         where = f"{'on' if named(cell.measure).on_device else 'for'} {cell.device}"
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         self._console.print(
-            f"[{minutes:02d}:{seconds:02d}] {self._counter()}  {cell.experiment} batch {cell.batch_size} {where}  "
+            f"[{minutes:02d}:{seconds:02d}] {self._counter}  {cell.experiment} batch {cell.batch_size} {where}  "
             f"{self._names[cell.to_json()]}{_target(cell)}  {text}",
             markup=False,
             highlight=False,
@@ -122,7 +122,6 @@ def _distinctions(cell: Cell) -> dict[str, object]:
 
 
 def _target(cell: Cell) -> str:
-    """Name the target of a training cell's last stage."""
     last = cell.training["stages"][-1] if "stages" in cell.training else {}
     if last.get("target_mib") is not None:
         return f", {last['target_mib']:g} MiB, seed {cell.seed}"

@@ -5,8 +5,9 @@ device, batch size, precision and set of toggles, one per method, checked down t
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -40,13 +41,17 @@ from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data, Workload
 from bench.protocol.methods import Arm, build, checked_settings, parse_arm, takes_ratio
 from bench.protocol.recipe import Recipe
-from bench.runner.limits import DRAWN_MIB, check_arms, check_batch_memory
+from bench.step.allocator import free_memory_mib
 from bench.step.low_precision import Precision
 from bench.step.timing import Allocator
 from bench.training.plan import check_recipe, plan_of
 from bench.workloads import open_workload, workload_class
 
 Device = Literal["auto", "cpu", "cuda"]
+
+_FEW = 2  # examples from which the size of a batch is told
+_BATCH_SHARE = 0.5  # of the free memory, which a batch may take
+DRAWN_MIB = 1024.0  #: The largest batch that is drawn for a prediction, which keeps nothing of it but its shapes.
 
 _Folder = Annotated[str, Field(min_length=1), Allowed("the name of a folder")]
 _Name = Annotated[str, Field(pattern=r"^[\w-]+$"), Allowed("the name of a folder: letters, digits, - and _")]
@@ -224,6 +229,43 @@ def _check_batch(batch_size: int, world_size: int, rows: int | None, any_batch: 
     )
 
 
+def check_batch_memory(batch_size: int, workload: Workload, most_mib: float = float("inf")) -> None:
+    """Make sure that a batch fits into this machine's free memory, and into ``most_mib``.
+
+    Raises ConfigError: it names the largest batch that does.
+    """
+    rows = workload.training_examples
+    if batch_size <= _FEW or (rows is not None and rows < _FEW):
+        return
+    each_mib = _example_mib(workload)  # type: ignore[arg-type]
+    room_mib = min(_BATCH_SHARE * free_memory_mib("cpu"), most_mib)
+    if batch_size * each_mib > room_mib:
+        raise ConfigError(
+            f"batch_size is {batch_size}; allowed: 1 to {int(room_mib / each_mib):,}, whose batch takes the "
+            f"{room_mib:,.0f} MiB that there are for one."
+        )
+
+
+@functools.lru_cache(maxsize=64)  # jobs of a sweep share their workload
+def _example_mib(workload: Workload) -> float:
+    few = next(iter(workload.batches("train", _FEW, 0, True)))
+    return sum(tensor.nbytes for tensor in few.values()) / _FEW / 2**20
+
+
+def check_arms(arms: Sequence[tuple[Arm, Mapping[str, Any]]], ratio: float | None, sets: Sequence[Any]) -> None:
+    """Make sure that no arm and no set of toggles is given twice, and that a ratio has a use; raises ConfigError."""
+    for number, (arm, settings) in enumerate(arms):
+        if (arm, settings) in [(other, own) for other, own in arms[:number]]:
+            written = f"{arm.method}:{arm.variant}" if arm.variant else arm.method
+            raise ConfigError(f"methods has {written!r} twice with the same settings; give each arm once.")
+    for number, toggles in enumerate(sets):
+        if toggles in sets[:number]:
+            raise ConfigError(f"toggles has {toggles!r} twice; give each set once.")
+    if ratio is not None and not any(takes_ratio(arm.method, arm.variant) for arm, _ in arms):
+        names = ", ".join(dict.fromkeys(arm.method for arm, _ in arms))
+        raise ConfigError(f"ratio is {ratio:g}, which {names} has no use for; leave it out, or add a method that has.")
+
+
 def _exchanges(
     config: Mapping[str, Any], measure: Measure, arms: list[Arm], device: str, elsewhere: bool
 ) -> list[dict[str, Any]]:
@@ -279,21 +321,20 @@ def parsed_methods(config: Mapping[str, Any]) -> list[tuple[Arm, Mapping[str, An
 
     Raises ConfigError: an unknown method or variant, or settings that are none.
     """
-    return [_parsed(entry) for entry in config["methods"]]
-
-
-def _parsed(entry: Any) -> tuple[Arm, Mapping[str, Any]]:
-    own: Any = {}
-    if isinstance(entry, Mapping):
-        if len(entry) != 1:
-            raise ConfigError(f"methods has {dict(entry)!r}; allowed: one name each, as in {{comera: {{ranks: 16}}}}.")
-        [(entry, own)] = entry.items()
-    arm = parse_arm(str(entry))
-    if not isinstance(own, Mapping):
-        raise ConfigError(
-            f"methods.{arm.method} is {own!r}; allowed: single settings, as in {{comera: {{ranks: 16}}}}."
-        )
-    return arm, own
+    parsed = []
+    for entry in config["methods"]:
+        own: Any = {}
+        if isinstance(entry, Mapping):
+            if len(entry) != 1:
+                allowed = "one name each, as in {comera: {ranks: 16}}"
+                raise ConfigError(f"methods has {dict(entry)!r}; allowed: {allowed}.")
+            [(entry, own)] = entry.items()
+        arm = parse_arm(str(entry))
+        if not isinstance(own, Mapping):
+            allowed = "single settings, as in {comera: {ranks: 16}}"
+            raise ConfigError(f"methods.{arm.method} is {own!r}; allowed: {allowed}.")
+        parsed.append((arm, own))
+    return parsed
 
 
 def checked_arms(config: Mapping[str, Any], workload: Workload) -> list[tuple[Arm, dict[str, Any]]]:

@@ -29,8 +29,6 @@ from bench.step.unsupported import compile_unsupported
 from bench.training.run import Upkeep
 from bench.workloads import open_cell_workload, recorded_words
 
-_RETRIED = ("error",)  # failures that are always worth trying again
-
 
 class Results:
     """Records of one results folder that concern this machine's device.
@@ -75,25 +73,25 @@ class Results:
         return self.root / cell.experiment / device_folder(_where(cell).device) / f"{cell.cell_id(data_hash)}.json"
 
     def is_done(self, cell: Cell, data_hash: str) -> bool:
-        """Return whether a record answers this cell under the reuse rule.
+        """Return whether a record answers this cell; raises RecordError as :meth:`answer`."""
+        return self.answer(cell, data_hash) is not None
+
+    def answer(self, cell: Cell, data_hash: str) -> Record | None:
+        """Return the record that answers this cell under the reuse rule; None where there is none.
 
         An answer for want of a compiler or of free memory holds until the machine has that. Raises RecordError: the
         cell's file cannot be read, or is of a newer schema.
         """
         path = self._path(cell, data_hash)
         if self.reuse == "never" or not path.exists():
-            return False
+            return None
         record = read(path)
-        retried = (*_RETRIED, "timeout") if named(cell.measure).resumes else _RETRIED  # it can go on where it was
+        retried = ("error", "timeout") if named(cell.measure).resumes else ("error",)  # a training goes on where it was
         if record.status in retried or _has_what_it_lacked(record, cell):
-            return False
+            return None
         if self.reuse == "extend" and path not in self.written and _has_launches(record):
-            return False
-        return self.reuse == "config" or _is_of_this_code(record)
-
-    def answer(self, cell: Cell, data_hash: str) -> Record | None:
-        """Return the record that answers this cell under the reuse rule; None where there is none."""
-        return read(self._path(cell, data_hash)) if self.is_done(cell, data_hash) else None
+            return None
+        return record if self.reuse == "config" or _is_of_this_code(record) else None
 
     def to_extend(self, cell: Cell, data_hash: str) -> Record | None:
         """Return the record whose launches those of this cell are to join; None where they stand alone."""
@@ -130,11 +128,11 @@ class Results:
         has_parent = len(stages) > 1 and stages[-1] != {**stages[-1], "target": None, "target_mib": None}
         own, early = cell.cell_id(data_hash), parent.cell_id(data_hash)
         return Upkeep(
-            folder=self._checkpoint(cell, own),
+            folder=self._checkpoints / cell.experiment / own,
             identity=f"{cell.experiment}, {cell.arm}, cell {own}",
             code_id=provenance().code_id,
             git_commit=provenance().git_commit,
-            parent_folder=self._checkpoint(cell, early) if has_parent else None,
+            parent_folder=self._checkpoints / cell.experiment / early if has_parent else None,
             parent_identity=f"{cell.experiment}, {cell.arm}, cell {early}",
             resume=resume,
         )
@@ -143,9 +141,6 @@ class Results:
     def _checkpoints(self) -> Path:
         """Hidden, so that records and checkpoints are never taken for one another."""
         return self.root / ".checkpoints"
-
-    def _checkpoint(self, cell: Cell, cell_id: str) -> Path:
-        return self._checkpoints / cell.experiment / cell_id
 
     def rare_times(self, cell: Cell) -> Record | None:
         """Return a record of this experiment, device and code with the same arm's rare events, at any batch size.
@@ -248,7 +243,7 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
     earlier = results.to_extend(cell, data_hash)
     if earlier is not None and outcome.status == "ok" and samples.get("blocks"):
         samples = known["samples"] = extended(earlier, samples)
-    columns = {**known, **_time_columns(samples), **dataclasses.asdict(_where(cell))}
+    columns = {**known, **_time_columns(samples.get("blocks", [])), **dataclasses.asdict(_where(cell))}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))
     if not named(cell.measure).on_device or columns.get("peak_memory_predicted_mib") is not None:
@@ -269,20 +264,15 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
     return record
 
 
-def _usable(samples: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the undisturbed blocks, or all of them if every one was disturbed."""
-    blocks = samples.get("blocks", [])
-    return [block for block in blocks if not block["disturbed"]] or blocks
-
-
-def _time_columns(samples: Mapping[str, Any]) -> dict[str, Any]:
-    """Step time columns from the blocks."""
-    times = sorted(ms for block in _usable(samples) for ms in block["ms"])
+def _time_columns(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return columns of step times over the undisturbed blocks, or over all if every one was disturbed."""
+    usable = [block for block in blocks if not block["disturbed"]] or blocks
+    times = sorted(ms for block in usable for ms in block["ms"])
     if not times:
         return {}
-    calibrations = [block["calibration_ms"] for block in samples["blocks"]]
-    alone = [ms for block in _usable(samples) for ms in block.get("compute_ms", ())]
-    sent = [block["interface_mib"] for block in samples["blocks"] if block.get("interface_mib") is not None]
+    calibrations = [block["calibration_ms"] for block in blocks]
+    alone = [ms for block in usable for ms in block.get("compute_ms", ())]
+    sent = [block["interface_mib"] for block in blocks if block.get("interface_mib") is not None]
     return {
         **({"compute_time_ms": statistics.median(alone)} if alone else {}),
         **({"sent_interface_mib": statistics.fmean(sent)} if sent else {}),
@@ -290,7 +280,7 @@ def _time_columns(samples: Mapping[str, Any]) -> dict[str, Any]:
         "step_time_p20_ms": times[round(0.2 * (len(times) - 1))],
         "step_time_p80_ms": times[round(0.8 * (len(times) - 1))],
         "steps_measured": len(times),
-        "launches": len({block.get("launch", 0) for block in samples["blocks"]}),
+        "launches": len({block.get("launch", 0) for block in blocks}),
         "calibration_drift": max(calibrations) / min(calibrations) - 1,
     }
 

@@ -27,14 +27,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.core.cell import Cell
-from bench.core.checkpoint import CheckpointError
 from bench.core.files import check_own_folder
 from bench.core.plugins import import_plugins
 from bench.core.processors import usable_processors
 from bench.core.reading import user_path
-from bench.core.record import RecordError
 from bench.data.corpus import DataError
-from bench.errors import CONF, ConfigError, stop_with, unwritten
+from bench.errors import CONF, ConfigError, Mistake, stop_with, unwritten
 from bench.interrupts import on_interrupt
 from bench.measures import named, outcomes_of
 from bench.processes.cluster import is_follower
@@ -43,17 +41,13 @@ from bench.protocol import Data, Outcome, Session
 from bench.protocol.methods import available, build_for, default_settings
 from bench.runner import ARMS
 from bench.runner.launching import JobFailed, Launch, failure_noted, note_busy, without_shared
-from bench.runner.limits import check_sweep
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve, resolve_device
 from bench.runner.results import Results
-from bench.runner.wording import reworded
+from bench.runner.wording import check_sweep, reworded
 from bench.step.unsupported import compile_unsupported, unsupported
 from bench.workloads import config_sections, open_cell_workload
 from comera.protocol import Reason
-
-#: Errors of a configuration, data, records or checkpoints; the message is one sentence.
-MISTAKES = (CheckpointError, ConfigError, DataError, RecordError)
 
 #: Progress, records and tables of a sweep whose jobs run in this process.
 _progress: SweepProgress | None = None
@@ -64,6 +58,23 @@ _tables: set[Path] = set()
 _launched: Launch | None = None
 
 preload("bench.runner.preload")
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """End the program with one sentence over a mistake in a configuration, data, records or checkpoints."""
+    try:
+        yield
+    except (Mistake, DataError) as error:
+        _close_progress()
+        stop_with(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        stop_with(reworded(error))
+
+
+def _close_progress() -> None:
+    if _progress is not None:
+        _progress.close()
 
 
 def register_resolvers() -> None:
@@ -121,13 +132,7 @@ def cell_unsupported(cell: Cell, data: Data) -> str | None:
     return refusal or unsupported(cell, build_for(cell), model, workload.targets())
 
 
-def run_job(
-    job: Job,
-    results: Results,
-    parallel: int,
-    progress: SweepProgress,
-    resume: bool = True,
-) -> None:
+def run_job(job: Job, results: Results, parallel: int, progress: SweepProgress, resume: bool = True) -> None:
     """Measure the cells of a job that are not done yet and record them.
 
     ``parallel`` is the number of processes at a time, where cells run side by side; 0 is for one per usable
@@ -182,22 +187,20 @@ class SweepCallback(Callback):
         _tables.clear()
         remove_abandoned_temporaries()
         try:
-            configs = expanded()
-            jobs = [_checked(config, elsewhere=launch is not None and launch.elsewhere) for config in configs]
-            roots = [_root(config) for config in configs]
-            _tables.update(root / f"{config.name}.csv" for root, config in zip(roots, configs, strict=True))
-            if launch is not None and not launch.here:
-                launch.announce(jobs, roots)
-                _launched = launch
-                return
-            os.environ[ARMS] = ",".join(sorted({cell.method for job in jobs for cell in job.cells}))
-            for job, root, config in zip(jobs, roots, configs, strict=True):
-                results = Results(root, config.reuse)
-                results.claim([cell for cell in job.cells if not results.is_done(cell, job.data_hash)], job.data_hash)
-        except MISTAKES as error:
-            stop_with(str(error))
-        except (HydraException, OmegaConfBaseException) as error:
-            stop_with(reworded(error))
+            with one_sentence():
+                configs = expanded()
+                jobs = [_checked(config, elsewhere=launch is not None and launch.elsewhere) for config in configs]
+                roots = [_root(config) for config in configs]
+                _tables.update(root / f"{config.name}.csv" for root, config in zip(roots, configs, strict=True))
+                if launch is not None and not launch.here:
+                    launch.announce(jobs, roots)
+                    _launched = launch
+                    return
+                os.environ[ARMS] = ",".join(sorted({cell.method for job in jobs for cell in job.cells}))
+                for job, root, config in zip(jobs, roots, configs, strict=True):
+                    results = Results(root, config.reuse)
+                    waiting = [cell for cell in job.cells if not results.is_done(cell, job.data_hash)]
+                    results.claim(waiting, job.data_hash)
         except OSError as error:
             stop_with(unwritten(error), status=1)
         except Exception:  # Hydra would make a warning of it and go on
@@ -207,8 +210,7 @@ class SweepCallback(Callback):
         on_interrupt(_progress.interrupted)
 
     def on_run_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra passes it
-        if _progress is not None:
-            _progress.close()
+        _close_progress()
         for table in sorted(_tables):
             if table.exists():
                 print(f"table: {table}", file=sys.stderr)
@@ -256,10 +258,8 @@ def job(config: DictConfig) -> None:
     """Run one Hydra job: in the process that launched the sweep, or in its own process, which begins here."""
     if _progress is not None:
         try:
-            _run(config, resolve(plain(config)), _progress)
-        except MISTAKES as error:  # Hydra would put a line of its own in front
-            _progress.close()
-            stop_with(str(error))
+            with one_sentence():  # Hydra would put a line of its own in front
+                _run(config, resolve(plain(config)), _progress)
         except OSError as error:
             _progress.close()
             stop_with(unwritten(error), status=1)
@@ -287,7 +287,6 @@ def _run(config: DictConfig, job: Job, progress: SweepProgress) -> None:
 
 def interrupted(error: BaseException) -> None:
     """Take the progress bar down; end the program over what kept it from waiting for jobs that it has submitted."""
-    if _progress is not None:
-        _progress.close()
+    _close_progress()
     if _launched is not None:
         _launched.finish(error)

@@ -1,10 +1,12 @@
 """Hydra's and OmegaConf's mistakes as sentences of the bench."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 
 from bench.core.files import check_own_folder
@@ -65,6 +67,20 @@ def by_key(words: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"{key} is {given[key]!r} and {value!r}; give it once.")
         given[key] = value
     return given
+
+
+def check_sweep(overrides: Sequence[Override]) -> None:
+    """Make sure that each axis of a sweep has values, and each of them once; raises ConfigError."""
+    for override in overrides:
+        if not override.is_sweep_override():
+            continue
+        key, values = override.get_key_element(), list(override.sweep_string_iterator())
+        if not values:
+            given = override.input_line.partition("=")[2] if override.input_line else ""
+            raise ConfigError(f"{key} is {given!r}, which holds no value; give at least one.")
+        for value, count in Counter(values).items():
+            if count > 1:
+                raise ConfigError(f"{key} has the value {value} {count} times; give each value once.")
 
 
 def for_hydra(argument: str) -> str:

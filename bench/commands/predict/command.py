@@ -1,39 +1,24 @@
 """The command ``python -m bench predict``: read the words, predict what they are about, print the answer."""
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
-
-from bench.commands.predict import layers, model
-from bench.commands.predict.ranks import MODELLED, split
-from bench.commands.predict.step import answer_to, checked_words, question_of
-from bench.errors import CONF, ConfigError, Parser, stop_with
+from bench.commands.predict import model
+from bench.commands.predict.answer import MODELLED, answer_to, split
+from bench.commands.predict.step import checked_words, question_of
+from bench.commands.programs import progress, settings_parser
+from bench.errors import ConfigError, stop_with
 from bench.estimate.communication import LINKS
-from bench.estimate.devices import DEVICES, device_named
-from bench.interrupts import on_interrupt
+from bench.estimate.devices import DEVICES, GPUS, device_named
+from bench.estimate.roofline import FORMS, SHOWN, layer_of, written
 from bench.processes.process import first_line
 from bench.protocol.methods import available
-from bench.runner.sweep import MISTAKES
-from bench.runner.wording import reworded
+from bench.runner.sweep import one_sentence
+from bench.runner.wording import by_key
 from bench.workloads import available as workloads
 
-
-def _parser() -> Parser:
-    lists: dict[str, Sequence[str]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
-    lists |= {"links": tuple(LINKS), "exchanges": MODELLED}
-    usage, _, about = (CONF / "help" / "predict.txt").read_text(encoding="utf-8").partition("\n\n")
-    parser = Parser(
-        prog="python -m bench predict",
-        usage=usage.removeprefix("usage: "),
-        description=about.format(**{name: ", ".join(known) for name, known in lists.items()}),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("settings", metavar="key=value", nargs="*", help=argparse.SUPPRESS)
-    return parser
+_RANK = 30  # of the tensorized layer beside a dense one: the paper's
+_DIGITS, _SHOWN_CHARACTERS = 9, 110  # of a rank at most, and of a wrong one in a sentence
 
 
 def main(words: Sequence[str]) -> None:
@@ -41,24 +26,17 @@ def main(words: Sequence[str]) -> None:
 
     Raises ConfigError: a wrong setting or plug-in.
     """
-    parser = _parser()
+    lists: dict[str, Sequence[str]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
+    parser = settings_parser("predict", **lists, links=tuple(LINKS), exchanges=MODELLED)
     settings = parser.parse_args(words).settings
     if not settings:
         parser.print_help()
         return
     if any(word.startswith("shapes=") for word in settings):
-        print(layers.rooflines_of(settings), end="")
+        print(rooflines_of(settings), end="")
         return
-    console = Console(stderr=True)
-    on_interrupt(lambda: "nothing was written; the same command starts again")
-    with console.status("predicting ...") as status:
-        report: Callable[[str], None] = status.update if console.is_terminal else console.print
-        try:
-            answer = _answer(settings, report)
-        except MISTAKES as error:
-            stop_with(str(error))
-        except (HydraException, OmegaConfBaseException) as error:
-            stop_with(reworded(error))
+    with progress("predicting ...") as report, one_sentence():
+        answer = _answer(settings, report)
     if isinstance(answer, str):
         print(answer, end="")
     else:
@@ -66,7 +44,6 @@ def main(words: Sequence[str]) -> None:
 
 
 def _answer(settings: Sequence[str], report: Callable[[str], None]) -> str | Mapping[str, Any]:
-    """Return the prediction of a step as text, or those of all arms for the page."""
     words, ranks = split(settings)
     given = checked_words(words)
     if "method" not in given and (ranks or "model" not in given):
@@ -87,3 +64,31 @@ def _answer(settings: Sequence[str], report: Callable[[str], None]) -> str | Map
         problem = f"training step cannot be traced without data ({first_line(error)})"
         what = f"model is '{question.path}', whose" if question.path else f"{question.title}: its"
         stop_with(f"{what} {problem}.", status=2 if question.path or isinstance(error, ValueError) else 1)
+
+
+def rooflines_of(words: Sequence[str]) -> str:
+    """Return the rooflines of the layers that the words name, as text.
+
+    Raises ConfigError: a wrong word or value.
+    """
+    given = by_key(words)
+    if unknown := given.keys() - {"shapes", "rank", "device"}:
+        raise ConfigError(f"{sorted(unknown)[0]} is no setting of shapes; allowed: shapes, rank, device.")
+    rank, device = given.get("rank", str(_RANK)), given.get("device")
+    if not rank.isdecimal() or len(rank) > _DIGITS:
+        allowed = "whole numbers from 1 to the shorter side of a layer"
+        raise ConfigError(f"rank is {rank[:_SHOWN_CHARACTERS]!r}; allowed: {allowed}.")
+    if device is not None and device not in GPUS:
+        raise ConfigError(f"device is {device!r}; allowed: {', '.join(sorted(GPUS))}.")
+    try:
+        layers = [layer_of(text, through) for text in given["shapes"].split(",") for through in (None, int(rank))]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    for layer in layers if "rank" in given else ():
+        most = min(layer.in_features, layer.out_features)
+        if int(rank) > most:
+            raise ConfigError(f"rank is {rank}; allowed for a layer of {layer.in_features}: 1 to {most}.")
+    forms = [f"  {name:<12}{form.words}" for name, form in FORMS.items()]
+    note = "Least times in ms, forward; op: bound by operations, mem: by memory traffic; -: no such products."
+    names = SHOWN if device is None else (device,)
+    return "\n".join([*(written(layer, names) + "\n" for layer in layers), note, *forms, ""])

@@ -7,9 +7,9 @@ is read by the explorer (``python -m bench explore --model FILE``).
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
@@ -39,8 +39,7 @@ def arms() -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
-class _Survey:
+class _Survey(NamedTuple):
     """Question about every arm: settings as the command has them, batches, devices by their names."""
 
     others: tuple[str, ...]
@@ -48,11 +47,9 @@ class _Survey:
     devices: Mapping[str, Device]
 
 
-@dataclass(frozen=True)
-class _Arm:
+class _Arm(NamedTuple):
     """Predictions of one arm; nothing but notes where it was left out."""
 
-    name: str
     points: list[dict[str, Any]]
     largest: list[dict[str, Any]]
     notes: list[str]
@@ -80,14 +77,12 @@ def survey(given: Mapping[str, str], report: Callable[[str], None]) -> dict[str,
 
 
 def _made(asked: _Survey, report: Callable[[str], None]) -> list[_Arm]:
-    """Predict each arm, in the order of :func:`arms`."""
     names = arms()
     processes = side_by_side(len(names))
     report(f"{len(names)} arms, {processes} at a time ...")
     made: dict[str, _Arm] = {}
     for name, found in each(_arm, {name: (name, asked) for name in names}, processes):
-        left_out = _Arm(name, [], [], [f"{name} is left out: {found}."]) if isinstance(found, CellFailure) else None
-        made[name] = left_out or found
+        made[name] = _left_out(name, f"{found}.") if isinstance(found, CellFailure) else found
         report(f"{len(made)} of {len(names)} arms: {name}{'' if made[name].points else ', left out'}")
     return [made[name] for name in names]
 
@@ -116,9 +111,12 @@ def _arm(name: str, asked: _Survey) -> _Arm:
                 points.append(_point(name, batch, question, device, prediction, command))
         largest = [_largest(name, question, device, peaks) for device in asked.devices.values()]
     except Exception as error:  # of a method's own over the model, or of its trace
-        reason = str(error) if isinstance(error, ValueError) else first_line(error)
-        return _Arm(name, [], [], [f"{name} is left out: {reason}"])
-    return _Arm(name, points, largest, list(question.notes))
+        return _left_out(name, str(error) if isinstance(error, ValueError) else first_line(error))
+    return _Arm(points, largest, list(question.notes))
+
+
+def _left_out(name: str, reason: str) -> _Arm:
+    return _Arm([], [], [f"{name} is left out: {reason}"])
 
 
 def _point(
@@ -151,15 +149,9 @@ def _point(
 def _largest(arm: str, question: StepQuestion, device: Device, peaks: dict[int, float]) -> dict[str, Any]:
     """Return the largest batch of an arm on a device; ``peaks`` has those that are known, and gets those found."""
     found = question.largest(device, peaks)
-    words = "none fits" if not found.batch_size else f"{found.batch_size:,}"
-    words += " at least" if found.batch_size and found.next_mib is None else ""
-    return {
-        "arm": arm,
-        "device": device.name,
-        "batch_size": found.batch_size,
-        "peak_mib": found.peak_mib,
-        "words": words,
-    }
+    words = f"{found.batch_size:,}{' at least' if found.next_mib is None else ''}" if found.batch_size else "none fits"
+    sizes = {"batch_size": found.batch_size, "peak_mib": found.peak_mib}
+    return {"arm": arm, "device": device.name, **sizes, "words": words}
 
 
 def show(content: Mapping[str, Any]) -> None:

@@ -5,7 +5,6 @@ The step is the one that the bench would run: same model, method and settings, t
 """
 
 import functools
-import textwrap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,15 @@ from typing import Any
 import torch
 from hydra import compose
 
-from bench.commands.predict.ranks import AskedRanks
 from bench.core.cell import CHECKPOINTED, Cell, arm_name, match_of
 from bench.core.reading import user_path
 from bench.errors import ConfigError
 from bench.estimate.any_batch import AnyBatch, smallest_batch
 from bench.estimate.devices import DEVICES, Device, Largest, largest_batch
-from bench.estimate.memory import CATEGORIES, TOLERANCE, fake_training, predict_memory
-from bench.estimate.work import Prediction, bound, predict
+from bench.estimate.memory import predict_memory
 from bench.protocol import Method
 from bench.protocol.methods import available, build, build_for
-from bench.runner.limits import DRAWN_MIB, check_arms, check_batch_memory
-from bench.runner.resolve import check_fields, checked_arms, resolve
+from bench.runner.resolve import DRAWN_MIB, check_arms, check_batch_memory, check_fields, checked_arms, resolve
 from bench.runner.sweep import cell_unsupported, configuration, plain
 from bench.runner.wording import by_key, for_hydra
 from bench.step.unsupported import StepCell, unsupported
@@ -41,30 +37,18 @@ KEYS = (
 #: What a model given by path has no use for, as for the sections of workloads.
 _OF_WORKLOADS = ("workload", "dataset", "data_folder", "fetch")
 
-_WIDTH = 110  # of a line of text
-
 
 @dataclass(frozen=True)
 class StepQuestion:
-    """A step to be predicted.
+    """A step to be predicted."""
 
-    Args:
-        title: what is trained, and how.
-        workload: with batches of any size.
-        method: makes a fresh one for every prediction.
-        cell: what else is asked.
-        seed: of the batch.
-        notes: limits of the prediction.
-        path: of the model, where a user has given one.
-    """
-
-    title: str
-    workload: AnyBatch
-    method: Callable[[], Method]
-    cell: Cell | StepCell
-    seed: int
-    notes: tuple[str, ...] = ()
-    path: Path | None = None
+    title: str  # what is trained, and how
+    workload: AnyBatch  # with batches of any size
+    method: Callable[[], Method]  # makes a fresh one for every prediction
+    cell: Cell | StepCell  # what else is asked
+    seed: int  # of the batch
+    notes: tuple[str, ...] = ()  # limits of the prediction
+    path: Path | None = None  # of the model, where a user has given one
 
     def at(self, batch_size: int) -> Any:
         """Return the arguments of :func:`bench.estimate.work.predict` for a batch."""
@@ -85,11 +69,6 @@ class StepQuestion:
             return predict_memory(*self.at(batch_size)).mib()["peak"]
 
         return largest_batch(peak_mib, device.room_mib, multiple, self.workload.limit, known)
-
-
-def sections() -> tuple[str, ...]:
-    """Return the sections of settings, whose keys go on with a dot."""
-    return ("settings", *(section for section in config_sections() if section != "training"))
 
 
 def question_of(words: Sequence[str]) -> tuple[StepQuestion, str]:
@@ -119,7 +98,7 @@ def checked_words(words: Sequence[str]) -> dict[str, str]:
 
     Raises ConfigError: a word that is no setting, or that the workload or method has no use for.
     """
-    known = sections()
+    known = ("settings", *(section for section in config_sections() if section != "training"))
     allowed = tuple(dict.fromkeys((*KEYS, *known)))
     given = by_key(words)
     for key, value in given.items():
@@ -152,7 +131,6 @@ def _refuse_unused(given: Mapping[str, str]) -> None:
 
 
 def _of_workload(config: dict[str, Any]) -> StepQuestion:
-    """Return a step on one of the bench's own workloads."""
     job = resolve(config, any_batch=True)
     cell = job.cells[0]
     if reason := cell_unsupported(cell, job.data):
@@ -163,7 +141,6 @@ def _of_workload(config: dict[str, Any]) -> StepQuestion:
 
 
 def _of_path(config: dict[str, Any], path: Path, kind: str) -> StepQuestion:
-    """Return a step on a user's own model."""
     check_fields(config)
     workload, notes = open_model(path, config["sequence_length"])
     check_batch_memory(config["batch_size"], workload, DRAWN_MIB)
@@ -179,98 +156,3 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> StepQuestion:
     name = arm_name(arm.method, arm.variant, arm.checkpoint, arm.exchange, match_of(arm.method, settings))
     title = f"{name} on {workload.words.model}"
     return StepQuestion(title, AnyBatch(workload), fresh, cell, config["seed"], notes, path)
-
-
-def answer_to(
-    question: StepQuestion, device: Device, report: Callable[[str], None], ranks: AskedRanks | None = None
-) -> str:
-    """Predict the step itself, then as many others as it takes to find the largest batch; the answer as text.
-
-    With ``ranks`` each of them has such a step. ``report`` receives progress messages. Raises ConfigError: a batch
-    larger than data whose rows cannot be repeated.
-    """
-    cell = question.cell
-    report(f"predicting batch {cell.batch_size:,} ...")
-    prediction = predict(*question.at(cell.batch_size))
-    peak = prediction.memory.mib()["peak"]
-    rows = [*_memory_rows(question, device, prediction), *_time_rows(cell.precision, device, prediction)]
-    if ranks:
-        with fake_training(*question.at(cell.batch_size)) as (step, _):
-            rows += ranks.rows(prediction, device, cell.precision, step.model)
-    width = max(len(label) for label, value in rows if value)
-    number = max(len(value) for _, value in rows)
-    lines = [f"{label:<{width}}  {value:>{number}}" if value else label for label, value in rows]
-    found = question.largest(device, {cell.batch_size: peak}, report)
-    sentences = [_fits(device, peak), _largest(question, found)]
-    sentences += ["", *question.notes, *_caveats(device)]
-    return "\n".join([*lines, "", *(textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in sentences), ""])
-
-
-def _memory_rows(question: StepQuestion, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
-    """Return what is predicted, and its memory and work."""
-    cell, memory, sizes = question.cell, prediction.memory, prediction.memory.mib()
-    length = [f"length {cell.sequence_length:,}"] if cell.sequence_length > 1 else []
-    return [
-        (", ".join([question.title, f"batch {cell.batch_size:,}", *length, cell.precision]), ""),
-        (f"on {device.name}", ""),
-        *([(prediction.arithmetic, "")] if prediction.arithmetic != cell.precision else []),
-        ("", ""),
-        (f"peak memory, MiB (predicted on the operations of {cell.device})", f"{sizes['peak']:,.1f}"),
-        *((f"  {name}", f"{sizes[name]:,.1f}") for name in CATEGORIES),
-        ("parameters", f"{memory.parameter_count:,}"),
-        ("model as stored, MiB", f"{memory.stored / 2**20:,.1f}"),
-        ("FLOPs of matrix products per step", f"{prediction.work.flops_per_step:,}"),
-    ]
-
-
-def _time_rows(precision: str, device: Device, prediction: Prediction) -> list[tuple[str, str]]:
-    """Return bytes and the bound on the time, with what it is made of."""
-    times = bound(prediction.work, prediction.traffic, device, precision)
-    peak, rate = (device.peak(precision) or 0.0) / 1e12, device.bandwidth / 1e12
-    rows = [
-        ("time of a step, ms: at least", f"{times.step_ms:,.3f}"),
-        (f"  operations at {peak:,.3g} TFLOP/s ({device.rates})", f"{times.operations_ms:,.3f}"),
-    ]
-    if device.cache is None or times.traffic_ms is None:
-        return rows
-    moved = f"{prediction.traffic.compulsory(device.cache) / 2**20:,.1f}"
-    return [
-        (f"MiB that must move, beside {device.cache / 2**20:,.0f} MiB of cache", moved),
-        *rows,
-        (f"  traffic at {rate:,.3g} TB/s ({device.rates})", f"{times.traffic_ms:,.3f}"),
-    ]
-
-
-def _fits(device: Device, peak_mib: float) -> str:
-    """Say whether the step fits."""
-    verdict = "fits" if peak_mib <= device.room_mib else "does not fit"
-    return (
-        f"It {verdict}: {device.memory_mib:,.0f} MiB {'free on' if device.kind == 'cpu' else 'of'} the device, less "
-        f"{device.reserve_mib:,.0f} MiB and {TOLERANCE[device.kind]:.0%}, leave room for a predicted peak of "
-        f"{device.room_mib:,.0f} MiB."
-    )
-
-
-def _largest(question: StepQuestion, found: Largest) -> str:
-    """Name the largest batch that fits."""
-    multiple = smallest_batch(question.method(), question.cell)
-    if not found.batch_size:
-        return f"No batch fits: the smallest, {multiple}, takes {found.next_mib:,.0f} MiB."
-    sentence = f"Largest batch that fits{f', of multiples of {multiple}' if multiple > 1 else ''}: {found.batch_size:,}"
-    if found.next_mib is None:
-        return f"{sentence} at least; beyond {question.workload.limit:,} none is tried."
-    following = f"{found.batch_size + multiple:,} would take {found.next_mib:,.0f} MiB"
-    return f"{sentence} with {found.peak_mib:,.0f} MiB; {following}."
-
-
-def _caveats(device: Device) -> list[str]:
-    """Say how the numbers are counted and what they leave out."""
-    held = "the CUDA context, the driver" if device.kind == "cuda" else "the interpreter and its libraries"
-    return [
-        f"Not modelled: the allocator's rounding and fragmentation, workspaces of kernels, {held}; "
-        f"{device.reserve_mib:,.0f} MiB and {TOLERANCE[device.kind]:.0%} are set aside for them.",
-        "Bytes that must move: weights, optimizer state and batch read once, what the step changes written back once, "
-        "what forward keeps for backward written and read once, each less what the caches can hold.",
-        "The time is a bound over the whole step, the larger of its two parts; the overheads of kernels and of Python "
-        "come on top, and a small step is made of them.",
-    ]
