@@ -1,7 +1,7 @@
 """A row per arm: its step predicted on the device, side by side in as many processes as there are processors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 
 from bench.advise.arms import AdvisedArm
 from bench.advise.evidence import Evidence, evidence
-from bench.advise.linear import MOST, Steps
+from bench.advise.linear import Steps
 from bench.advise.model import AdvisedModel
 from bench.advise.question import Question
 from bench.errors import ConfigError
@@ -26,36 +26,23 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """Predictions for one arm, and what is measured of it.
-
-    Attributes:
-        arm: which.
-        parameters: of the model as the arm trains it, frozen ones included.
-        moment: when the peak is reached.
-        memory: bytes at that moment, by category; they add up to the peak.
-        largest: the largest batch that fits; 0 where none does.
-        flops: of a step's products.
-        least_ms: lower bound on the time of a step; None where the device's rates are not known.
-        bound_by: "products" or "memory traffic", which of both takes the least time.
-        gap: measured loss above dense training, in nats, by optimizer; empty where it was not measured.
-        left_out: why nothing was predicted; empty where it was.
-    """
+    """Predictions for one arm, and what is measured of it."""
 
     arm: AdvisedArm
-    parameters: int = 0
-    moment: str = ""
-    memory: Mapping[Category, float] | None = None
-    largest: int = 0
-    flops: int = 0
-    least_ms: float | None = None
-    bound_by: str = ""
-    gap: Mapping[str, float] | None = None
-    left_out: str = ""
+    parameters: int = 0  # of the model as the arm trains it, frozen ones included
+    moment: str = ""  # when the peak is reached
+    memory: Mapping[Category, float] = field(default_factory=dict)  # bytes at that moment; they add up to the peak
+    largest: int = 0  # the largest batch that fits; 0 where none does
+    flops: int = 0  # of a step's products
+    least_ms: float | None = None  # lower bound on the time of a step; None where the device's rates are not known
+    bound_by: str = ""  # "products" or "memory traffic", which of both takes the least time
+    gap: Mapping[str, float] = field(default_factory=dict)  # measured, in nats above dense training, by optimizer
+    left_out: str = ""  # why nothing was predicted; empty where it was
 
     @property
     def peak(self) -> float:
         """Bytes at the peak."""
-        return sum((self.memory or {}).values())
+        return sum(self.memory.values())
 
     def fits(self, batch_size: int) -> bool:
         """Return whether a batch fits."""
@@ -64,31 +51,26 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class Answer:
-    """The rows of all arms, and what they are of.
-
-    Attributes:
-        question: what was asked.
-        model: the model in words, with its task.
-        blocks: of its deepest stack.
-        sequence_length: tokens of a row.
-        traced: depths that were traced; equal ones are the whole model.
-        device: with the memory that was asked for.
-        rows: in the order of the table.
-        evidence: the measured gaps, None without records.
-    """
+    """The rows of all arms, and what they are of."""
 
     question: Question
-    model: str
-    blocks: int
-    sequence_length: int
-    traced: tuple[int, int]
-    device: Device
-    rows: tuple[AnswerRow, ...]
-    evidence: Evidence | None
+    model: str  # in words, with its task
+    blocks: int  # of its deepest stack
+    sequence_length: int  # tokens of a row
+    traced: tuple[int, int]  # depths that were traced; equal ones are the whole model
+    device: Device  # with the memory that was asked for
+    rows: tuple[AnswerRow, ...]  # in the order of the table
+    evidence: Evidence | None  # the measured gaps, None without records
 
-    def row(self, name: str) -> AnswerRow | None:
-        """Return the row of an arm without a ratio, where it was predicted."""
-        return next((row for row in self.rows if row.arm.name == name and not row.left_out), None)
+    @property
+    def predicted(self) -> list[AnswerRow]:
+        """The rows that were not left out."""
+        return [row for row in self.rows if not row.left_out]
+
+    @property
+    def dense(self) -> AnswerRow | None:
+        """The row of plain dense training, where it was predicted."""
+        return next((row for row in self.predicted if row.arm.name == "dense"), None)
 
 
 def device_of(question: Question) -> Device:
@@ -104,8 +86,7 @@ def device_of(question: Question) -> Device:
 def answer_to(question: Question, report: Callable[[str], None]) -> Answer:
     """Predict every arm of a question; ``report`` receives how far it is.
 
-    Raises:
-        ConfigError: a model that cannot be used, or one that no arm can train.
+    Raises ConfigError: a model that cannot be used, or one that no arm can train.
     """
     device = device_of(question)
     count = side_by_side(len(question.arms))
@@ -146,13 +127,8 @@ def _serve(connection: Connection, question: Question, device: Device) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     model = AdvisedModel(question.model, question.sequence_length, question.task)
-    facts = {
-        "model": model.words.model,
-        "blocks": model.blocks,
-        "sequence_length": model.sequence_length,
-        "traced": model.depths,
-    }
-    connection.send(("done", ("model", facts)))
+    facts = {"model": model.words.model, "blocks": model.blocks, "traced": model.depths}
+    connection.send(("done", ("model", facts | {"sequence_length": model.sequence_length})))
     for arm in question.arms:
         connection.send(("done", ("row", row_of(question, model, arm, device))))
 
@@ -170,15 +146,8 @@ def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Dev
         return AnswerRow(arm, left_out=str(error) if isinstance(error, ValueError) else first_line(error))
     moment, memory = step.peak()
     numbers = {name: round(value) for name, value in step.numbers.items()}
-    row = AnswerRow(
-        arm,
-        numbers["parameters"],
-        moment.words,
-        memory,
-        min(largest, MOST),
-        numbers["flops"],
-        gap=found.gap(arm) if (found := evidence()) else {},
-    )
+    gap = found.gap(arm) if (found := evidence()) else {}
+    row = AnswerRow(arm, numbers["parameters"], moment.words, memory, largest, numbers["flops"], gap=gap)
     if not device.peak_flops:
         return row
     traffic = Traffic(numbers["read"], numbers["written"], numbers["kept"])

@@ -43,15 +43,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class AdvisedArm:
-    """An arm, ready to be predicted.
+    """An arm, ready to be predicted."""
 
-    Attributes:
-        name: as the command takes it.
-        ratio: how many times smaller its matrices are; None for arms that keep them.
-    """
-
-    name: str
-    ratio: float | None = None
+    name: str  # as the command takes it
+    ratio: float | None = None  # how many times smaller its matrices are; None for arms that keep them
 
     def __str__(self) -> str:
         return self.name if self.ratio is None else f"{self.name}, {self.ratio:g}x"
@@ -77,8 +72,7 @@ class AdvisedArm:
     def method(self, model: AdvisedModel) -> Method:
         """Build the method afresh, for a model of any depth.
 
-        Raises:
-            ValueError: this model cannot have the arm, such as at this ratio.
+        Raises ValueError: this model cannot have the arm, such as at this ratio.
         """
         if self.base == MUON:
             return Prescribed(build("dense", "", default_settings("dense")), _MUON)
@@ -91,28 +85,23 @@ class AdvisedArm:
 def arms_of(names: Sequence[str], ratios: Sequence[float]) -> list[AdvisedArm]:
     """Return the arms of these names, structured ones at each ratio.
 
-    Raises:
-        ConfigError: an unknown arm, or one given twice.
+    Raises ConfigError: an unknown arm, or one given twice.
 
-    Example:
-        >>> [str(arm) for arm in arms_of(["dense+checkpoint", "btt"], [2, 4])]
-        ['dense+checkpoint', 'btt, 2x', 'btt, 4x']
+    >>> [str(arm) for arm in arms_of(["dense+checkpoint", "btt"], [2, 4])]
+    ['dense+checkpoint', 'btt, 2x', 'btt, 4x']
     """
     arms: list[AdvisedArm] = []
     for name in names:
         base = name.removesuffix(CHECKPOINTED)
+        structured = False
         if base != MUON:
-            if base.partition(":")[0].partition("@")[0] not in available():
+            method = base.partition(":")[0].partition("@")[0]
+            if method not in available():
                 allowed = ", ".join((*available(), MUON))
                 raise ConfigError(f"arms has {name!r}; allowed: {allowed}, with :variant and {CHECKPOINTED}.")
             parse_arm(name)
+            structured = method != "dense" and "ratio" in default_settings(method)
         if names.count(name) > 1:
             raise ConfigError(f"arms has {name!r} twice; give each arm once.")
-        takes_ratio = base != MUON and _structured(base)
-        arms += [AdvisedArm(name, ratio) for ratio in ratios] if takes_ratio else [AdvisedArm(name)]
+        arms += [AdvisedArm(name, ratio) for ratio in ratios] if structured else [AdvisedArm(name)]
     return arms
-
-
-def _structured(base: str) -> bool:
-    arm = parse_arm(base)
-    return arm.method != "dense" and "ratio" in default_settings(arm.method)

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Sequence
 
 import torch
-from rich.console import Console
 
 from bench.advise.answer import answer_to
 from bench.advise.arms import ARMS
@@ -16,9 +15,9 @@ from bench.advise.measure import measure
 from bench.advise.question import PRECISIONS, question_of
 from bench.advise.table import as_json, as_points, text
 from bench.commands.predict.model import show
-from bench.errors import CONF, Parser
+from bench.commands.programs import progress, settings_parser
+from bench.errors import Parser
 from bench.estimate.devices import DEVICES
-from bench.interrupts import on_interrupt
 from bench.workloads.hugging_face import TASKS
 
 _INDENT = " " * 20  # of what a setting of the help is
@@ -35,39 +34,25 @@ def main(words: Sequence[str]) -> None:
     if not words:
         parser.print_help()
         return
-    console = Console(stderr=True)
-    on_interrupt(lambda: "nothing was written; the same command starts again")
     settings = list(given.settings)
     if measures and not any(word.startswith("device=") for word in settings) and not torch.cuda.is_available():
         settings.append("device=cpu")
     question = question_of(settings)
-    with console.status("measuring ..." if measures else "predicting ...") as status:
-        report = status.update if console.is_terminal else console.print
-        if measures:
-            rows = measure(question, given.memory, report)
-        else:
-            answer = answer_to(question, report)
     if measures:
-        found = json.dumps(measured_json(rows), indent=1) if given.json else None
-        print(found or measured_text(question, rows, given.memory))
+        with progress("measuring ...") as report:
+            rows = measure(question, given.memory, report)
+        print(json.dumps(measured_json(rows), indent=1) if given.json else measured_text(question, rows, given.memory))
         return
+    with progress("predicting ...") as report:
+        answer = answer_to(question, report)
     print(json.dumps(as_json(answer), indent=1) if given.json else text(answer), end="")
     if given.html:
         show(as_points(answer, settings))
 
 
 def _parser(measures: bool) -> Parser:
-    lists = {"devices": DEVICES, "precisions": PRECISIONS, "tasks": tuple(TASKS)}
-    words = {name: ", ".join(known) for name, known in lists.items()}
     arms = textwrap.fill(f"({', '.join(ARMS)})", 118, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    usage, _, about = (CONF / "help" / "advise.txt").read_text(encoding="utf-8").partition("\n\n")
-    parser = Parser(
-        prog="python -m bench advise",
-        usage=usage.removeprefix("usage: "),
-        description=about.format(**words, arms=arms),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("settings", metavar="key=value", nargs="*", help=argparse.SUPPRESS)
+    parser = settings_parser("advise", devices=DEVICES, precisions=PRECISIONS, tasks=tuple(TASKS), arms=[arms])
     for flag in ("--memory", "--json") if measures else ("--json", "--html"):
         parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
     return parser

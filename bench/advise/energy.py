@@ -12,17 +12,11 @@ _MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of one step, beyond what the idle GPU would have taken in the same time.
+    """Energy of one step, beyond what the idle GPU would have taken in the same time."""
 
-    Attributes:
-        energy_j: joules of a step, idle subtracted.
-        idle_w: watts of the idle GPU, its process and memory in place.
-        window_s: seconds over which steps were counted.
-    """
-
-    energy_j: float
-    idle_w: float
-    window_s: float
+    energy_j: float  # joules of a step, idle subtracted
+    idle_w: float  # watts of the idle GPU, its process and memory in place
+    window_s: float  # seconds over which steps were counted
 
 
 def energy_counter(device: int = 0) -> Callable[[], float] | None:
@@ -51,32 +45,22 @@ def energy_of(
 ) -> Energy:
     """Measure the energy of one call of ``run``.
 
-    The GPU rests for :data:`LEAST_WINDOW_S`, then ``run`` is called until as much time has passed.
+    The GPU rests for :data:`LEAST_WINDOW_S`, then ``run``, a step, is called until as much time has passed.
+    ``counter`` and ``clock`` return joules and seconds so far, ``synchronize`` waits until the device has finished,
+    ``idle`` for so many seconds.
 
-    Args:
-        run: a step.
-        counter: joules so far.
-        synchronize: waits until the device has finished.
-        idle: waits for so many seconds.
-        clock: seconds.
-
-    Example:
-        >>> now = [0.0]
-        >>> def pass_time(seconds): now[0] += seconds
-        >>> energy_of(lambda: pass_time(1.0), lambda: 50 * now[0], lambda: None, pass_time, lambda: now[0])
-        Energy(energy_j=0.0, idle_w=50.0, window_s=2.0)
+    >>> now = [0.0]
+    >>> def pass_time(seconds): now[0] += seconds
+    >>> energy_of(lambda: pass_time(1.0), lambda: 50 * now[0], lambda: None, pass_time, lambda: now[0])
+    Energy(energy_j=0.0, idle_w=50.0, window_s=2.0)
     """
     synchronize()
-    idle_w = _watts(lambda: idle(LEAST_WINDOW_S), counter, clock)
+    joules, start = counter(), clock()
+    idle(LEAST_WINDOW_S)
+    idle_w = (counter() - joules) / (clock() - start)
     steps, joules, start = 0, counter(), clock()
     while (window := clock() - start) < LEAST_WINDOW_S:
         run()
         synchronize()
         steps += 1
     return Energy((counter() - joules - idle_w * window) / steps, idle_w, window)
-
-
-def _watts(wait: Callable[[], object], counter: Callable[[], float], clock: Callable[[], float]) -> float:
-    joules, start = counter(), clock()
-    wait()
-    return (counter() - joules) / (clock() - start)

@@ -29,17 +29,11 @@ OPTIMIZERS: Mapping[str, str] = {"adamw": "AdamW", "muon": "Muon"}
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measured gaps on the test bed, in nats above dense training under the same optimizer.
+    """Measured gaps on the test bed, in nats above dense training under the same optimizer."""
 
-    Attributes:
-        gaps: by how many times smaller the matrices were, then by method and optimizer.
-        muon: loss of dense training under Muon, less that under AdamW.
-        words: the bed, in words.
-    """
-
-    gaps: Mapping[float, Mapping[tuple[str, str], float]]
-    muon: float
-    words: str
+    gaps: Mapping[float, Mapping[tuple[str, str], float]]  # by times smaller, then by method and optimizer
+    muon: float  # loss of dense training under Muon, less that under AdamW
+    words: str  # the bed
 
     def nearest(self, ratio: float) -> float:
         """Return the measured ratio that is nearest to one that is asked for, as a factor."""
@@ -81,7 +75,11 @@ def evidence(root: Path = RECORDS) -> Evidence | None:
     if not whole:
         return None
     by_matrices = {_matrices_ratio(records, ratio): some for ratio, some in sorted(whole.items())}
-    return Evidence(by_matrices, dense["muon"] - dense["adamw"], _words(records))
+    bed = _config(records[0])
+    settings, steps = bed["workload_settings"], bed["training"]["stages"][-1]["steps"]
+    model = f"a {settings['blocks']}-block GPT of width {settings['width']}"
+    words = f"{model} on one corpus of repetitive text, {steps:,} steps"
+    return Evidence(by_matrices, dense["muon"] - dense["adamw"], words)
 
 
 def _by_arm(records: list[Record]) -> dict[tuple[float | None, str, str, str], dict[float, list[Record]]]:
@@ -112,13 +110,6 @@ def _matrices_ratio(records: list[Record], ratio: float) -> float:
     width, hidden = settings["width"], settings["feed_forward"] or 4 * settings["width"]
     matrices = settings["blocks"] * (4 * width**2 + 2 * width * hidden)
     return round(matrices / (matrices - (dense.parameters or 0) + (btt.parameters or 0)), 2)
-
-
-def _words(records: list[Record]) -> str:
-    settings = _config(records[0])["workload_settings"]
-    steps = _config(records[0])["training"]["stages"][-1]["steps"]
-    model = f"a {settings['blocks']}-block GPT of width {settings['width']}"
-    return f"{model} on one corpus of repetitive text, {steps:,} steps"
 
 
 def _config(record: Record) -> dict[str, Any]:

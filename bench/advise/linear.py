@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.advise.model import AdvisedModel
-from bench.advise.moments import FloatArray, Trace, highest, trace
+from bench.advise.moments import Trace, highest, trace
+from bench.estimate.devices import largest_batch
 from bench.protocol import Method
 
 #: Batches beyond this one are not looked at.
@@ -23,41 +24,30 @@ def on_line(near: Trace, far: Trace, steps: float) -> Trace:
     Moments that only one of both has are left out: they belong to blocks between the ends.
     """
     shared = [moment for moment in near.moments if moment in far.moments]
-    moments = {moment: _moved(near.moments[moment], far.moments[moment], steps) for moment in shared}
+    moments = {}
+    for moment in shared:
+        held, further = near.moments[moment], far.moments[moment]
+        if held.shape != further.shape:  # unlike moments: through their highest points
+            held, further = highest(held), highest(further)
+        moments[moment] = held + (further - held) * steps
     numbers = {name: value + (far.numbers[name] - value) * steps for name, value in near.numbers.items()}
     return Trace(moments, numbers)
 
 
-def _moved(near: FloatArray, far: FloatArray, steps: float) -> FloatArray:
-    """Return what is held on the line through two moments; of unlike ones, through their highest points."""
-    if near.shape != far.shape:
-        near, far = highest(near), highest(far)
-    return near + (far - near) * steps
-
-
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one arm on the user's model.
+    """The steps of one arm on the user's model."""
 
-    Attributes:
-        model: the whole model.
-        method: makes the arm afresh for a model of any depth.
-        precision: of the steps.
-        device: "cpu" or "cuda".
-        checkpoint: whether blocks are checkpointed.
-    """
-
-    model: AdvisedModel
-    method: Callable[[AdvisedModel], Method]
+    model: AdvisedModel  # the whole one
+    method: Callable[[AdvisedModel], Method]  # makes the arm afresh for a model of any depth
     precision: str
-    device: str
-    checkpoint: bool
+    device: str  # "cpu" or "cuda"
+    checkpoint: bool  # whether blocks are checkpointed
 
     def at(self, batch_size: int, memory_alone: bool = False) -> Trace:
         """Predict a step of the whole model, from two short ones or, without a pattern of blocks, by itself.
 
-        Raises:
-            ValueError: the arm cannot train the model, or not at such a precision.
+        Raises ValueError: the arm cannot train the model, or not at such a precision.
         """
         short, longer = self.model.depths
         near = self._traced(short, batch_size, memory_alone)
@@ -78,11 +68,8 @@ class Steps:
         ``known`` is the step of ``batch_size``; a second batch, twice as large, is traced for the line.
         """
         double = self.at(2 * batch_size, memory_alone=True)
-        low, high = 0, MOST + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if on_line(known, double, (middle - batch_size) / batch_size).peak_bytes <= room:
-                low = middle
-            else:
-                high = middle
-        return low
+
+        def peak(batch: int) -> float:
+            return on_line(known, double, (batch - batch_size) / batch_size).peak_bytes
+
+        return largest_batch(peak, room, most=MOST).batch_size

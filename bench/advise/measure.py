@@ -29,8 +29,6 @@ from bench.step.timing import mark, ms_between, synchronize, take_turns
 from bench.step.train_step import TrainStep
 from comera.lowprec.scaling import kernel_on
 
-_MIB = 2**20
-
 #: Words of the one-block model, in place of the user's vocabulary.
 WORDS = 256
 
@@ -53,27 +51,16 @@ class Times:
 
 @dataclass(frozen=True)
 class MeasuredBlock:
-    """What is measured of one arm on one block.
+    """What is measured of one arm on one block."""
 
-    Attributes:
-        arm: its name, with the ratio.
-        predicted: bytes of the predicted peak.
-        allocated: bytes of the allocator's peak.
-        times: of the arm; None where only memory was asked for.
-        dense: of dense training in the same process.
-        energy: of a step of the arm; None on a device without a counter, and where only memory was asked for.
-        dense_energy: of dense training.
-        left_out: why nothing was measured; empty where it was.
-    """
-
-    arm: str
-    predicted: float = 0.0
-    allocated: float = 0.0
-    times: Times | None = None
-    dense: Times | None = None
-    energy: Energy | None = None
+    arm: str  # its name, with the ratio
+    predicted: float = 0.0  # bytes of the predicted peak
+    allocated: float = 0.0  # bytes of the allocator's peak
+    times: Times | None = None  # None where only memory was asked for
+    dense: Times | None = None  # of dense training in the same process
+    energy: Energy | None = None  # None on a device without a counter, and where only memory was asked for
     dense_energy: Energy | None = None
-    left_out: str = ""
+    left_out: str = ""  # why nothing was measured; empty where it was
 
     @property
     def error(self) -> float:
@@ -96,8 +83,7 @@ def one_block(question: Question) -> AdvisedModel:
 def measure(question: Question, memory_alone: bool, report: Callable[[str], None]) -> list[MeasuredBlock]:
     """Measure every arm of a question on this machine, one after the other.
 
-    Raises:
-        ConfigError: a GPU is asked for and this machine has none; a model that cannot be used.
+    Raises ConfigError: a GPU is asked for and this machine has none; a model that cannot be used.
     """
     if question.device in GPUS and not torch.cuda.is_available():
         raise ConfigError(f"device is {question.device!r}, but this machine has no CUDA device; use device=cpu.")
@@ -197,12 +183,8 @@ def as_text(question: Question, rows: list[MeasuredBlock], memory_alone: bool) -
 
 
 def _cells(row: MeasuredBlock) -> tuple[str, ...]:
-    cells = [
-        row.arm,
-        f"{row.predicted / _MIB:,.1f}",
-        f"{row.allocated / _MIB:,.1f}",
-        f"{round(row.error, 4) + 0.0:+.2%}",
-    ]
+    sizes = (f"{size / 2**20:,.1f}" for size in (row.predicted, row.allocated))
+    cells = [row.arm, *sizes, f"{round(row.error, 4) + 0.0:+.2%}"]
     if row.times and row.dense:
         times = row.times
         parts = (times.forward_ms, times.backward_ms, times.optimizer_ms, times.step_ms)

@@ -6,7 +6,6 @@ blocks stay dense in every arm, as in the committed records of formats.
 
 import copy
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,10 @@ _INDICES = ("layer_idx", "layer_id", "layer_index", "training")
 class AdvisedModel(HuggingFaceWorkload):
     """A model with its task's head; targets are the linear layers of its blocks.
 
-    Args:
-        path: of a Hugging Face ``config.json``, or of a folder with one.
-        sequence_length: tokens of a row; None: as many as the model has positions, at most 2,048.
-        task: one of :data:`bench.workloads.hugging_face.TASKS`; empty: the configuration's own.
-
-    Raises:
-        ConfigError: as for :class:`HuggingFaceWorkload`; also a configuration without its sizes, or without blocks.
+    ``path`` is of a Hugging Face ``config.json``, or of a folder with one; a row has ``sequence_length`` tokens, by
+    default as many as the model has positions, at most 2,048; ``task`` is one of
+    :data:`bench.workloads.hugging_face.TASKS`, or empty for the configuration's own. Raises ConfigError: as
+    :class:`HuggingFaceWorkload`; also a configuration without its sizes, or without blocks.
     """
 
     def __init__(self, path: Path, sequence_length: int | None, task: str) -> None:
@@ -92,11 +88,9 @@ class AdvisedModel(HuggingFaceWorkload):
         types = getattr(self.config, "layer_types", None)
         if types is not None:
             short.config.layer_types = list(types)[:depth]
-        short.config.num_hidden_layers = depth
-        if getattr(self.config, "num_decoder_layers", None) is not None:
-            short.config.num_decoder_layers = depth
-        if getattr(self.config, "decoder_layers", None) is not None:
-            short.config.decoder_layers = depth
+        for name in ("num_hidden_layers", "num_decoder_layers", "decoder_layers"):
+            if getattr(self.config, name, None) is not None:
+                setattr(short.config, name, depth)
         with torch.device("meta"):
             short.shapes = short.build()
         self._shortened[depth] = short
@@ -133,11 +127,10 @@ class AdvisedModel(HuggingFaceWorkload):
 def task_of(content: dict[str, Any]) -> str:
     """Return the task of a configuration: that of ``architectures``, or the usual one of its type.
 
-    Example:
-        >>> task_of({"model_type": "bert", "architectures": ["BertForSequenceClassification"]})
-        'classification'
-        >>> task_of({"model_type": "bert"}), task_of({"model_type": "gpt2"})
-        ('masked', 'causal')
+    >>> task_of({"model_type": "bert", "architectures": ["BertForSequenceClassification"]})
+    'classification'
+    >>> task_of({"model_type": "bert"}), task_of({"model_type": "gpt2"})
+    ('masked', 'causal')
     """
     named = [str(name) for name in content.get("architectures") or ()]
     for task, (head, _) in TASKS.items():
@@ -156,15 +149,10 @@ def task_of(content: dict[str, Any]) -> str:
 
 def stacks_of(model: nn.Module) -> list[nn.ModuleList]:
     """Return the stacks of blocks of a model: its outermost ``nn.ModuleList``, or several side by side."""
-    return list(_stacks(model))
-
-
-def _stacks(module: nn.Module) -> Iterator[nn.ModuleList]:
-    for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            yield child
-        else:
-            yield from _stacks(child)
+    stacks: list[nn.ModuleList] = []
+    for child in model.children():
+        stacks += [child] if isinstance(child, nn.ModuleList) else stacks_of(child)
+    return stacks
 
 
 def _repeats(stack: nn.ModuleList, pattern: int) -> bool:
@@ -181,14 +169,14 @@ def _signature(block: nn.Module) -> list[Any]:
             type(module),
             [(key, tuple(tensor.shape)) for key, tensor in module.named_parameters(recurse=False)],
             [(key, tuple(tensor.shape)) for key, tensor in module.named_buffers(recurse=False)],
-            sorted((key, repr(value)) for key, value in vars(module).items() if _plain(key, value)),
+            sorted(
+                (key, repr(value))
+                for key, value in vars(module).items()
+                if key not in _INDICES and isinstance(value, bool | int | float | str | None)
+            ),
         )
         for name, module in block.named_modules()
     ]
-
-
-def _plain(key: str, value: Any) -> bool:
-    return key not in _INDICES and (value is None or isinstance(value, bool | int | float | str))
 
 
 def _content(path: Path) -> dict[str, Any]:

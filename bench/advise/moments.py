@@ -36,13 +36,9 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """What a step holds at each moment, and :data:`NUMBERS` of it.
+    """What a step holds at each moment, and :data:`NUMBERS` of it, by name."""
 
-    Attributes:
-        moments: bytes in use, (categories, births) of each moment: a column per storage that is born in it.
-        numbers: by name.
-    """
-
+    #: Bytes in use, (categories, births) of each moment: a column per storage that is born in it.
     moments: Mapping[Moment, FloatArray]
     numbers: Mapping[str, float]
 
@@ -74,20 +70,11 @@ def trace(
     ends: int = 1,
     memory_alone: bool = False,
 ) -> Trace:
-    """Trace two steps of a model on fake tensors.
+    """Trace two steps of a model, trained by a fresh ``method``, on fake tensors of ``device``, "cpu" or "cuda".
 
-    Args:
-        workload: the model.
-        method: the arm, a fresh one.
-        batch_size: rows of the batch.
-        precision: of the step.
-        device: "cpu" or "cuda".
-        checkpoint: whether blocks are checkpointed.
-        ends: how many blocks at either end of a stack have moments of their own; those between have none.
-        memory_alone: whether to leave out :data:`NUMBERS`, which a third of the time is spent on.
-
-    Raises:
-        ValueError: as :func:`bench.estimate.memory.predict_memory` does.
+    So many blocks at the ``ends`` of a stack have moments of their own; those between have none. ``memory_alone``
+    leaves out :data:`NUMBERS`, which a third of the time is spent on. Raises ValueError: as
+    :func:`bench.estimate.memory.predict_memory` does.
     """
     with fake_training(workload, method, batch_size, precision, device, 0, checkpoint) as (step, batch):
         ledger = MomentLedger(step, ends)

@@ -35,27 +35,16 @@ _MOST_GIB = 2.0**20
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """What is asked."""
 
-    Attributes:
-        model: path of the configuration.
-        task: empty for the configuration's own.
-        device: a name of :data:`bench.estimate.devices.DEVICES`.
-        batch_size: rows of a step.
-        sequence_length: tokens of a row; None for as many as the model has positions, at most 2,048.
-        precision: of the steps.
-        arms: in the order of the table.
-        memory_gib: of the device, in place of its own; None for its own.
-    """
-
-    model: Path
-    task: str
-    device: str
-    batch_size: int
-    sequence_length: int | None
-    precision: str
-    arms: tuple[AdvisedArm, ...]
-    memory_gib: float | None
+    model: Path  # of the configuration
+    task: str  # empty for the configuration's own
+    device: str  # a name of :data:`bench.estimate.devices.DEVICES`
+    batch_size: int  # rows of a step
+    sequence_length: int | None  # tokens of a row; None for as many as the model has positions, at most 2,048
+    precision: str  # of the steps
+    arms: tuple[AdvisedArm, ...]  # in the order of the table
+    memory_gib: float | None  # of the device, in place of its own; None for its own
 
     @property
     def kind(self) -> str:
@@ -66,13 +55,11 @@ class Question:
 def question_of(words: Sequence[str]) -> Question:
     """Read the words ``key=value`` of the command.
 
-    Raises:
-        ConfigError: a wrong word, in one sentence that names it and what is allowed.
+    Raises ConfigError: a wrong word, in one sentence that names it and what is allowed.
 
-    Example:
-        >>> asked = question_of(["model=config.json", "ratio=4", "arms=dense,btt"])
-        >>> asked.device, asked.precision, [str(arm) for arm in asked.arms]
-        ('h100', 'bf16', ['dense', 'btt, 4x'])
+    >>> asked = question_of(["model=config.json", "ratio=4", "arms=dense,btt"])
+    >>> asked.device, asked.precision, [str(arm) for arm in asked.arms]
+    ('h100', 'bf16', ['dense', 'btt, 4x'])
     """
     named = by_key(words)
     if unknown := [key for key in named if key not in DEFAULTS]:

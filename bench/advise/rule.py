@@ -35,30 +35,29 @@ NEAR = 1.5
 
 
 def advice(answer: Answer) -> str:
-    """Return the sentence on top.
-
-    The rule is this module's docstring.
-    """
-    rows = [row for row in answer.rows if not row.left_out]
-    if proven := _first(_proven(answer, rows), answer.question.batch_size):
+    """Return the sentence on top, by the rule of this module."""
+    rows = answer.predicted
+    if proven := _first(_proven(answer), answer.question.batch_size):
         return f"Take {proven.arm}: it fits, {_gap(proven)}, and its least time is below dense training's."
     batch = answer.question.batch_size
     for kind, why in ((Kind.EXACT, "exact"), (Kind.EIGHT_BIT, "the same training with rounded moments")):
         if row := _first([row for row in rows if row.arm.kind is kind], batch):
-            alone = _smaller_batches(answer, row)
-            return f"Take {row.arm}: batch {batch:,} fits, and it is {why}{alone}; {_structured(answer, rows)}."
+            dense, alone = answer.dense, ""
+            if dense is not None and dense is not row and dense.largest:
+                alone = f" (dense alone fits batches of {dense.largest:,}, with gradients accumulated)"
+            return f"Take {row.arm}: batch {batch:,} fits, and it is {why}{alone}; {_structured(answer)}."
     close = [row for row in rows if row.arm.kind in (Kind.EXACT, Kind.EIGHT_BIT) and row.largest]
     if close:
         row = max(close, key=lambda each: (each.largest, -each.arm.kind))
         return (
             f"Take {row.arm} in batches of {row.largest:,} and accumulate gradients: no dense AdamW fits batch "
-            f"{batch:,} at once, and accumulated gradients are those of the whole batch; {_structured(answer, rows)}."
+            f"{batch:,} at once, and accumulated gradients are those of the whole batch; {_structured(answer)}."
         )
     others = sorted((row for row in rows if row.arm.kind is Kind.OPTIMIZER and row.largest), key=lambda row: row.peak)
     if others:
         row = others[0]
         return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense AdamW fits, and it keeps the model."
-    measured = [row for row in _by_gap(answer, rows) if row.largest]
+    measured = [row for row in _by_gap(answer) if row.largest]
     if measured:
         row = measured[0]
         return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense model fits, and {_gap(row)}."
@@ -72,7 +71,7 @@ def _first(rows: Sequence[AnswerRow], batch_size: int) -> AnswerRow | None:
     return next((row for row in rows if row.fits(batch_size)), None)
 
 
-def _by_gap(answer: Answer, rows: Sequence[AnswerRow]) -> list[AnswerRow]:
+def _by_gap(answer: Answer) -> list[AnswerRow]:
     """Structured arms whose gap was measured, the smallest one first.
 
     At an equal gap CoMERA comes last, and of one arm the ratio that is nearest to a measured one comes first.
@@ -81,7 +80,7 @@ def _by_gap(answer: Answer, rows: Sequence[AnswerRow]) -> list[AnswerRow]:
     def rank(row: AnswerRow) -> tuple[float, bool, float, float]:
         return _worst(row), row.arm.name.startswith("comera"), _distance(answer, row), row.peak
 
-    return sorted((row for row in rows if row.arm.kind is Kind.STRUCTURED and row.gap), key=rank)
+    return sorted((row for row in answer.predicted if row.arm.kind is Kind.STRUCTURED and row.gap), key=rank)
 
 
 def _distance(answer: Answer, row: AnswerRow) -> float:
@@ -94,17 +93,17 @@ def _distance(answer: Answer, row: AnswerRow) -> float:
 
 def _worst(row: AnswerRow) -> float:
     """Return the largest of the gaps measured under several optimizers."""
-    return max((row.gap or {}).values())
+    return max(row.gap.values())
 
 
-def _proven(answer: Answer, rows: Sequence[AnswerRow]) -> list[AnswerRow]:
+def _proven(answer: Answer) -> list[AnswerRow]:
     """Structured arms that the evidence puts level with dense training, and that are bound lower in time."""
-    dense = answer.row("dense")
+    dense = answer.dense
     if dense is None or dense.least_ms is None or answer.evidence is None:
         return []
     return [
         row
-        for row in _by_gap(answer, rows)
+        for row in _by_gap(answer)
         if _worst(row) <= LEVEL
         and _distance(answer, row) <= NEAR
         and row.least_ms is not None
@@ -113,22 +112,13 @@ def _proven(answer: Answer, rows: Sequence[AnswerRow]) -> list[AnswerRow]:
 
 
 def _gap(row: AnswerRow) -> str:
-    """Return the measured gap of an arm, in words."""
-    gaps = [f"{value:+.2f} nats under {OPTIMIZERS[name]}" for name, value in (row.gap or {}).items()]
+    gaps = [f"{value:+.2f} nats under {OPTIMIZERS[name]}" for name, value in row.gap.items()]
     return f"its loss on the test bed is {' and '.join(gaps)}"
 
 
-def _smaller_batches(answer: Answer, taken: AnswerRow) -> str:
-    """Say that dense training would do with a smaller batch, where it does not fit the asked one."""
-    dense = answer.row("dense")
-    if dense is None or dense is taken or not dense.largest:
-        return ""
-    return f" (dense alone fits batches of {dense.largest:,}, with gradients accumulated)"
-
-
-def _structured(answer: Answer, rows: Sequence[AnswerRow]) -> str:
-    """Say what the structured arm with the smallest measured gap would change of dense training."""
-    ranked, dense = _by_gap(answer, rows), answer.row("dense")
+def _structured(answer: Answer) -> str:
+    """Return what the structured arm with the smallest measured gap would change of dense training."""
+    ranked, dense = _by_gap(answer), answer.dense
     if not ranked:
         return "no structured arm has a measured loss"
     best = ranked[0]

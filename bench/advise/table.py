@@ -23,31 +23,28 @@ _HEADINGS = (
 
 def text(answer: Answer) -> str:
     """Return the sentence on top, the table, and how its columns are to be read."""
-    lines = [_fill(advice(answer)), ""]
-    lines += [_fill(f"{answer.model}, {answer.blocks} blocks"), _fill(_step_words(answer)), ""]
-    lines += aligned([_HEADINGS, *(_cells(answer, row) for row in answer.rows if not row.left_out)])
-    lines += ["", *(_fill(note, "  ") for note in _notes(answer) if note)]
-    left_out = [f"{row.arm} is left out: {row.left_out}" for row in answer.rows if row.left_out]
-    return "\n".join([*lines, *(_fill(each, "  ") for each in left_out), ""])
-
-
-def _step_words(answer: Answer) -> str:
     question, device = answer.question, answer.device
-    return (
+    step = (
         f"batch {question.batch_size:,}, length {answer.sequence_length:,}, {question.precision}, on {device.name}: "
         f"{device.room_mib / 1024:,.1f} of {device.memory_mib / 1024:,.1f} GiB are room for a predicted peak"
     )
+    head = [
+        textwrap.fill(each, _WIDTH) for each in (advice(answer), "", f"{answer.model}, {answer.blocks} blocks", step)
+    ]
+    table = aligned([_HEADINGS, *(_cells(answer, row) for row in answer.predicted)])
+    left_out = [f"{row.arm} is left out: {row.left_out}" for row in answer.rows if row.left_out]
+    notes = [textwrap.fill(each, _WIDTH, subsequent_indent="  ") for each in (*_notes(answer), *left_out)]
+    return "\n".join([*head, "", *table, "", *notes, ""])
 
 
 def _cells(answer: Answer, row: AnswerRow) -> tuple[str, ...]:
-    memory = row.memory or {}
     tokens = answer.question.batch_size * answer.sequence_length
     largest = f"{row.largest:,}" + (" or more" if row.largest >= MOST else "") if row.largest else "none"
     return (
         str(row.arm),
         f"{row.parameters:,}",
         f"{row.peak / _GIB:,.2f}",
-        *(f"{memory.get(name, 0.0) / _GIB:,.2f}" for name in CATEGORIES),
+        *(f"{row.memory.get(name, 0.0) / _GIB:,.2f}" for name in CATEGORIES),
         largest,
         f"{row.flops / 1e12:,.2f}",
         "-" if row.least_ms is None else f"{row.least_ms:,.1f}",
@@ -57,12 +54,8 @@ def _cells(answer: Answer, row: AnswerRow) -> tuple[str, ...]:
 
 
 def _gap(row: AnswerRow) -> str:
-    """Measured gaps by optimizer; ``-`` where none was measured."""
-    if not row.gap:
-        return "-"
-    return "; ".join(f"{value:+.2f} {OPTIMIZERS[name]}" if value else "0" for name, value in row.gap.items()).replace(
-        "0; 0", "0"
-    )
+    gaps = [f"{value:+.2f} {OPTIMIZERS[name]}" if value else "0" for name, value in row.gap.items()]
+    return "; ".join(gaps).replace("0; 0", "0") or "-"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -79,68 +72,48 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _notes(answer: Answer) -> list[str]:
-    """How the columns are counted, and what they leave out."""
+    """Return how the columns are counted, and what they leave out."""
+    (short, longer), device, found = answer.traced, answer.device, answer.evidence
+    traced = "All blocks were traced, since they follow no pattern, or are few."
+    if short != longer:
+        traced = f"Traced: {short} and {longer} blocks, and two batches; memory and work are linear in both."
+    times = "Least times need the rates of a device: on this machine, python -m bench advise measure times a block."
+    if device.peak_flops:
+        times = (
+            "least ms and tokens/s are bounds, not times: matrix products at the rated peak, or compulsory traffic at "
+            "the rated bandwidth, whichever takes longer. No arm was timed."
+        )
+    gaps = "loss gap: no records of formats are here."
+    if found is not None:
+        gaps = (
+            f"loss gap: nats above dense training under the same optimizer, measured on {found.words}, with matrices "
+            f"{' and '.join(f'{ratio:g}' for ratio in found.gaps)} times smaller (the gap at the nearest ratio is "
+            "shown); muon beside dense AdamW. It is no forecast for your model. -: not measured."
+        )
+    of_kinds = {
+        Kind.STRUCTURED: "Structured arms: all linear layers of the blocks, so many times smaller; embeddings and "
+        "output layer stay dense. low_rank@size has the size of comera.",
+        Kind.FINE_TUNING: "lora is for fine-tuning: its frozen weights must come from a trained model.",
+    }
+    kinds = {row.arm.kind for row in answer.rows}
     return [
         f"Memory in GiB at the moment of the peak, part by part: {_moments(answer)}. A part that is 0 there, as "
         "gradients before the backward pass, is not 0 at other moments.",
-        *_traced(answer),
-        *_time_notes(answer),
-        *_gap_notes(answer),
-        "Structured arms: all linear layers of the blocks, so many times smaller; embeddings and output layer stay "
-        "dense. low_rank@size has the size of comera."
-        if any(row.arm.kind is Kind.STRUCTURED for row in answer.rows)
-        else "",
-        "lora is for fine-tuning: its frozen weights must come from a trained model."
-        if any(row.arm.kind is Kind.FINE_TUNING for row in answer.rows)
-        else "",
+        *(traced, times, gaps),
+        *(note for kind, note in of_kinds.items() if kind in kinds),
         f"Not modelled: the allocator's rounding and fragmentation, workspaces of kernels; "
-        f"{answer.device.reserve_mib:,.0f} MiB and {TOLERANCE[answer.device.kind]:.0%} are set aside for them.",
+        f"{device.reserve_mib:,.0f} MiB and {TOLERANCE[device.kind]:.0%} are set aside for them.",
     ]
 
 
 def _moments(answer: Answer) -> str:
     """Return the moments of the arms' peaks, arms with one moment together."""
     by_moment: dict[str, list[str]] = {}
-    for row in answer.rows:
-        if not row.left_out:
-            by_moment.setdefault(row.moment, []).append(str(row.arm))
+    for row in answer.predicted:
+        by_moment.setdefault(row.moment, []).append(str(row.arm))
     common = max(by_moment, key=lambda moment: len(by_moment[moment]))
     others = [f"{moment} ({', '.join(arms)})" for moment, arms in by_moment.items() if moment != common]
     return "; ".join([*others, f"{common} ({'all others' if others else 'all arms'})"])
-
-
-def _traced(answer: Answer) -> list[str]:
-    short, longer = answer.traced
-    if short == longer:
-        return ["All blocks were traced, since they follow no pattern, or are few."]
-    return [f"Traced: {short} and {longer} blocks, and two batches; memory and work are linear in both."]
-
-
-def _time_notes(answer: Answer) -> list[str]:
-    if not answer.device.peak_flops:
-        return [
-            "Least times need the rates of a device: on this machine, python -m bench advise measure times a block."
-        ]
-    return [
-        "least ms and tokens/s are bounds, not times: matrix products at the rated peak, or compulsory traffic at the "
-        "rated bandwidth, whichever takes longer. No arm was timed."
-    ]
-
-
-def _gap_notes(answer: Answer) -> list[str]:
-    found = answer.evidence
-    if found is None:
-        return ["loss gap: no records of formats are here."]
-    ratios = " and ".join(f"{ratio:g}" for ratio in found.gaps)
-    return [
-        f"loss gap: nats above dense training under the same optimizer, measured on {found.words}, with matrices "
-        f"{ratios} times smaller (the gap at the nearest ratio is shown); muon beside dense AdamW. It is no forecast "
-        "for your model. -: not measured."
-    ]
-
-
-def _fill(sentence: str, indent: str = "") -> str:
-    return textwrap.fill(sentence, _WIDTH, subsequent_indent=indent)
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -167,12 +140,12 @@ def _plain(answer: Answer, row: AnswerRow) -> dict[str, Any]:
         "parameters": row.parameters,
         "peak_bytes": round(row.peak),
         "peak_moment": row.moment,
-        "at_peak_bytes": {name: round(value) for name, value in (row.memory or {}).items()},
+        "at_peak_bytes": {name: round(value) for name, value in row.memory.items()},
         "largest_batch": row.largest,
         "flops_per_step": row.flops,
         "least_time_ms": row.least_ms,
         "bound_by": row.bound_by or None,
-        "loss_gap_nats": dict(row.gap or {}),
+        "loss_gap_nats": dict(row.gap),
         "loss_gap_measured_at_ratio": found.nearest(row.arm.ratio)
         if (found := answer.evidence) and row.arm.ratio and row.gap
         else None,
@@ -185,7 +158,6 @@ def as_points(answer: Answer, words: Sequence[str]) -> dict[str, Any]:
     ``words`` are those of the command, which each point repeats.
     """
     question = answer.question
-    rows = [row for row in answer.rows if not row.left_out]
     points = [
         {
             "source": "your model",
@@ -199,14 +171,14 @@ def as_points(answer: Answer, words: Sequence[str]) -> dict[str, Any]:
             "predicted_for": answer.device.kind,
             "sequence_length": answer.sequence_length,
             "peak_memory_predicted_mib": row.peak / _MIB,
-            **{f"predicted_{name}_mib": value / _MIB for name, value in (row.memory or {}).items()},
+            **{f"predicted_{name}_mib": value / _MIB for name, value in row.memory.items()},
             "parameters": row.parameters,
             "flops_per_step": row.flops,
             "command": shlex.join(["python", "-m", "bench", "advise", *words]),
             **({} if row.least_ms is None else {"least_time_ms": row.least_ms}),
             **({} if row.arm.ratio is None else {"ratio": row.arm.ratio}),
         }
-        for row in rows
+        for row in answer.predicted
     ]
     largest = [
         {
@@ -216,11 +188,6 @@ def as_points(answer: Answer, words: Sequence[str]) -> dict[str, Any]:
             "peak_mib": row.peak / _MIB,
             "words": f"{row.largest:,}" if row.largest else "none fits",
         }
-        for row in rows
+        for row in answer.predicted
     ]
-    return {
-        "model": answer.model,
-        "points": points,
-        "largest": largest,
-        "notes": [advice(answer), *filter(None, _notes(answer))],
-    }
+    return {"model": answer.model, "points": points, "largest": largest, "notes": [advice(answer), *_notes(answer)]}
