@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import torch
 from small_cells import environment, write_pairs
 
 import bench.__main__
@@ -30,11 +29,8 @@ def cell_processes() -> Iterator[None]:
 
     Their server starts with the first of them and keeps the environment that it finds then.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     provenance.cache_clear()
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, environment(), clear=True):
         patch.setitem(sys.modules, "__main__", bench.__main__)  # this entry alone: modules imported meanwhile stay
         yield
-    torch.set_num_threads(threads)
     provenance.cache_clear()

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from advised import CONFIGS, answer, assert_one_error, row, saved
 from small_cells import assert_one_line, run_bench
-from tiny import one_thread  # noqa: F401
 
 from bench.advise.arms import ARMS, AdvisedArm, Kind, arms_of
 from bench.advise.evidence import RECORDS, Evidence, evidence

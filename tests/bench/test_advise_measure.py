@@ -7,7 +7,6 @@ import json
 import pytest
 from advised import saved
 from small_cells import run_bench
-from tiny import one_thread  # noqa: F401
 
 from bench.advise.arms import AdvisedArm
 from bench.advise.measure import WORDS, measured, one_block

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from small_cells import run_bench, small
-from tiny import one_thread  # noqa: F401
 
 from bench.core.record import read_all
 from bench.measures.allocator_peak import cpu_peak

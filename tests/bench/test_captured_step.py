@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 from recorded_graphs import RecordedGraphs
-from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
+from tiny import TinyMethod, TinyWorkload
 from tiny_steps import ARMS, CUT, a_step, batches
 
 import bench.step.train_step

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from small_cells import MODEL, a_cell, run_bench, small
-from tiny import one_thread  # noqa: F401
 
 import bench.measures.check
 import bench.processes.process

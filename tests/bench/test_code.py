@@ -13,7 +13,6 @@ import pytest
 import torch
 from interrupted import Killed, kill_at
 from small_cells import a_training_cell
-from tiny import one_thread  # noqa: F401
 
 from bench.protocol import Data, Stage
 from bench.protocol.methods import build, checked_settings

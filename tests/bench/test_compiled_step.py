@@ -8,7 +8,6 @@ from unittest import mock
 
 import pytest
 import torch
-from tiny import one_thread  # noqa: F401
 from tiny_steps import ARMS, a_step, batches
 
 from bench.step.unsupported import compile_unsupported

@@ -6,7 +6,6 @@ import pytest
 import torch
 from small_cells import a_configuration
 from test_training_run import a_run
-from tiny import one_thread  # noqa: F401
 from torch import nn
 
 from baselines import btt, low_rank

@@ -20,15 +20,6 @@ SMALL = EncoderSettings(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """So small a model only loses by a second thread, most of all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def workload() -> EncoderWorkload:
     corpus = synthetic_corpus(train=300, validation=99)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,15 +15,6 @@ from comera.protocol import LINEAR_ROLES
 SMALL = EncoderSettings(
     layers=2, width=24, heads=3, feed_forward=40, vocabulary=500, positions=64, dropout=0.1, sequence_length=48
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """So small a model only loses by a second thread, most of all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def random_batch(lengths: list[int], width: int, vocabulary: int = SMALL.vocabulary) -> dict[str, torch.Tensor]:

@@ -11,7 +11,6 @@ from collections import Counter
 import pytest
 import torch
 from planted import PLANTED
-from tiny import ModelWorkload, TinyMethod, one_thread  # noqa: F401
 from torch import nn
 
 from bench.core.provenance import ROOT

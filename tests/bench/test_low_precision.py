@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from small_cells import a_cell
-from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
+from tiny import TinyMethod, TinyWorkload
 from torch import nn
 
 from bench.estimate.roofline import FORMS

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread, rare_event  # noqa: F401
+from tiny import ModelWorkload, TinyMethod, TinyWorkload, rare_event
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -10,7 +10,6 @@ import pytest
 from small_cells import run_bench
 from test_predict_command import number
 from test_predict_hugging_face import saved
-from tiny import one_thread  # noqa: F401
 
 import bench.commands.predict.model
 from bench.errors import ConfigError

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread  # noqa: F401
+from tiny import ModelWorkload, TinyMethod, TinyWorkload
 from torch import nn
 
 from bench.estimate.devices import GPUS, LIMIT, cache_bytes, largest_batch

@@ -6,7 +6,6 @@ import re
 
 import pytest
 from small_cells import MODEL, run_bench
-from tiny import one_thread  # noqa: F401
 
 import bench.__main__
 import bench.commands.predict.step

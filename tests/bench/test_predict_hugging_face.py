@@ -8,7 +8,6 @@ import pytest
 import torch
 from small_cells import run_bench
 from test_predict_command import assert_one_sentence
-from tiny import one_thread  # noqa: F401
 from transformers import AutoModelForSequenceClassification, BertConfig, GPT2Config, LlamaConfig, RobertaConfig
 
 from bench.estimate.memory import trace_memory

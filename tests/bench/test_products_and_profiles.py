@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from small_cells import TIMING, a_cell, run_bench, small
-from tiny import one_thread  # noqa: F401
 
 from bench.core.record import read_all
 from bench.measures.micro import products_columns

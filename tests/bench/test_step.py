@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tiny import TinyMethod, TinyWorkload, one_thread  # noqa: F401
+from tiny import TinyMethod, TinyWorkload
 
 from bench.step.train_step import TrainStep
 

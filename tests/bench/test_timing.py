@@ -13,7 +13,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from small_cells import a_cell
-from tiny import one_thread  # noqa: F401
 
 import bench.measures.run
 import bench.step.timing

@@ -11,7 +11,6 @@ import pytest
 import torch
 from interrupted import Killed, as_bytes, files_in, kill_at
 from small_cells import MODEL, a_training_cell
-from tiny import one_thread  # noqa: F401
 
 from bench.core import checkpoint
 from bench.protocol import Data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from small_cells import a_cell
-from tiny import one_thread  # noqa: F401
 
 from bench.protocol import Data
 from bench.protocol.methods import build_for

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from tiny import ModelWorkload, TinyMethod, TinyWorkload, one_thread  # noqa: F401
+from tiny import ModelWorkload, TinyMethod, TinyWorkload
 from torch import nn
 from torch.nn import functional as F
 

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Real steps this small gain nothing from a second thread, and wait for it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Block(nn.Module):
