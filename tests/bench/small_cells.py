@@ -199,6 +199,16 @@ def environment(**changes: str) -> dict[str, str]:
     return {**ours, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **changes}
 
 
+def assert_refused(ended: Ended, *named: Any, folder: Path | None = None) -> None:
+    """Check that a command ended with status 2 and one sentence, which names these, and left ``folder`` empty."""
+    assert (ended.status, ended.output) == (2, "")
+    [line] = [line for line in ended.error.splitlines() if not line.startswith(("predicting", "reading "))]
+    assert line.startswith("error: ")
+    for word in named:
+        assert str(word) in line
+    assert folder is None or list(folder.iterdir()) == []
+
+
 def assert_one_line(error: Any, *named: Any) -> None:
     """Check that an error is one line that names these: a field, a value, a place."""
     message = str(getattr(error, "value", error))

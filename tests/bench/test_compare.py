@@ -10,7 +10,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from small_cells import a_record, run_bench
+from small_cells import a_record, assert_refused, run_bench
 
 from bench.commands.compare import ComparedPair
 from bench.commands.sources import read_source
@@ -142,7 +142,7 @@ def test_devices_are_kept_apart(tmp_path):
     here, there = timed("x", [1.0, 1.0]), timed("x", [3.0, 3.0], device="Another")
     a, b = folder_of(tmp_path / "a", here), folder_of(tmp_path / "b", there)
     ended = run_bench(tmp_path, "compare", str(a), str(b))
-    assert_one_sentence(ended, ["is of Some Processor, 1 threads", "of Another", "one device"])
+    assert_refused(ended, "Some Processor, 1 threads", "Another")
     write([here], b)
     text = run_bench(tmp_path, "compare", str(a), str(b)).output
     assert "Only in B: 1 cell(s)\n  made_up on Another" in text
@@ -155,16 +155,16 @@ def newer(folder):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "named"),
     [
-        (newer, [f"schema_version is {SCHEMA_VERSION + 1}", "update the program"]),
-        (lambda folder: next(folder.rglob("*.json")).write_text("{"), ["not a readable JSON record"]),
-        (lambda folder: shutil.rmtree(folder / "made_up"), ["has no record below it"]),
+        (newer, "schema_version"),
+        (lambda folder: next(folder.rglob("*.json")).write_text("{"), ".json"),
+        (lambda folder: shutil.rmtree(folder / "made_up"), "no record"),
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(two, tmp_path, spoil, said):
+def test_what_cannot_be_read_is_one_sentence(two, tmp_path, spoil, named):
     spoil(two[1])
-    assert_one_sentence(run_bench(tmp_path, "compare", *map(str, two)), said)
+    assert_refused(run_bench(tmp_path, "compare", *map(str, two)), two[1], named)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -194,14 +194,6 @@ def test_commits_are_read_without_touching_the_tree(tmp_path):
         )
         == 2.0
     )
-    assert_one_sentence(run_bench(tmp_path, "compare", "empty", "first"), ["has no record below results/reference"])
-    assert_one_sentence(run_bench(tmp_path, "compare", "--", "--all", "first"), ["--all is neither"])
+    assert_refused(run_bench(tmp_path, "compare", "empty", "first"), "results/reference")
+    assert_refused(run_bench(tmp_path, "compare", "--", "--all", "first"), "--all")
     assert "A: commit " in run_bench(tmp_path, "compare", "first", "second").output
-
-
-def assert_one_sentence(ended, said):
-    assert (ended.status, ended.output) == (2, "")
-    assert ended.error.startswith("error: ")
-    assert ended.error.count("\n") == 1
-    for words in said:
-        assert words in ended.error

@@ -142,7 +142,9 @@ WRONG = {
     "timing": [None],
     "timing.blocks": [0, 2.5],
     "timing.extra_blocks": [-1],
-    "timing.block_seconds": [0.0],
+    "timing.block_seconds": [0.0, 1e300],
+    "timing.launches": [10**12],
+    "world_size": [10**9],
     "timing.time_limit_s": [math.inf],
     "timing.disturbed": [1.0],
     "timing.allocator": ["fast"],
@@ -171,11 +173,12 @@ def test_a_wrong_value_is_one_line_that_names_its_field(config, field):
         assert_one_line(error, field.rpartition(".")[2].removesuffix("s"))
 
 
-def test_a_measure_is_of_some_workloads_and_some_methods(config):
+def test_measures_and_ratios_are_of_some_workloads_and_some_methods(config):
     for changes, named in (
         ({"measure": "plan", "methods": ["comera"]}, "workload"),
         ({"measure": "plan", "workload": "linear", "data_folder": None, "methods": ["dense"]}, "methods"),
         ({"measure": "train", "workload": "lookup", "data_folder": None}, "lookup"),
+        ({"ratio": 10.0, "methods": ["dense", "lora"]}, "ratio"),  # no arm of the job takes one
     ):
         with pytest.raises(ConfigError) as error:
             resolve(config | changes)

@@ -6,8 +6,7 @@ import json
 
 import pytest
 import torch
-from small_cells import run_bench
-from test_predict_command import assert_one_sentence
+from small_cells import assert_refused, run_bench
 from transformers import AutoModelForSequenceClassification, BertConfig, GPT2Config, LlamaConfig, RobertaConfig
 
 from bench.estimate.memory import trace_memory
@@ -166,20 +165,30 @@ EXPERTS = '{{"model_type": "{}", "{}": 4, "num_hidden_layers": 2, "hidden_size":
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "named"),
     [
-        (None, ["config.json"]),
-        ("[" * 100_000, ["config.json"]),
-        ("{}", ["model_type"]),
-        ('{"model_type": "no_such"}', ["no_such"]),
-        ('{"model_type": "bert", "hidden_size": "wide"}', ["wide"]),
-        ('{"model_type": "gpt2", "n_layer": -3}', ["n_layer"]),
-        ('{"model_type": "bert", "max_position_embeddings": 16}', ["sequence_length"]),
-        (EXPERTS.format("mixtral", "num_local_experts"), ["model.layers.0.mlp"]),
+        (None, "config.json"),
+        ("[" * 100_000, "config.json"),
+        ("{}", "model_type"),
+        ('{"model_type": "no_such"}', "no_such"),
+        ('{"model_type": "bert", "hidden_size": "wide"}', "wide"),
+        ('{"model_type": "bert", "hidden_size": 48, "hidden_size": 64}', "hidden_size"),
+        ('{"model_type": "bert", "num_hidden_layers": 0}', "num_hidden_layers"),
+        ('{"model_type": "bert", "vocab_size": 1000000000000}', "vocab_size"),
+        ('{"model_type": "gpt2", "n_layer": -3}', "n_layer"),
+        ('{"model_type": "bert", "max_position_embeddings": 16}', "sequence_length"),
+        (EXPERTS.format("mixtral", "num_local_experts"), "model.layers.0.mlp"),
     ],
 )
-def test_what_is_no_configuration_is_one_sentence(tmp_path, tmp_path_factory, content, said):
+def test_what_is_no_configuration_is_one_sentence(tmp_path, tmp_path_factory, content, named):
     path = tmp_path_factory.mktemp("model") / "config.json"
     if content is not None:
         path.write_text(content)
-    assert_one_sentence(run_bench(tmp_path, "predict", "method=dense", f"model={path.parent}"), said, tmp_path)
+    ended = run_bench(tmp_path, "predict", "method=dense", f"model={path.parent}")
+    assert_refused(ended, named, folder=tmp_path)
+
+
+def test_a_batch_that_no_device_holds_is_refused(tmp_path, tmp_path_factory):
+    path = saved(tmp_path_factory.mktemp("model"), "bert")
+    words = (f"model={path}", "sequence_length=16", "device=h100", "batch_size=100000000000")
+    assert_refused(run_bench(tmp_path, "predict", "method=dense", *words), "batch_size", folder=tmp_path)

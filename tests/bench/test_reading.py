@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from small_cells import a_record, run_bench
+from small_cells import a_record, assert_refused, run_bench
 
 from bench.core.reading import loads, open_regular, read_regular, user_path
 from bench.core.record import path_of
@@ -68,7 +68,4 @@ def test_a_command_refuses_it_in_one_sentence(tmp_path, odd, name):
     arguments, named = COMMANDS[name]
     odd(tmp_path / "odd.json")
     odd(path_of(a_record(), tmp_path / "records"))
-    ended = run_bench(tmp_path, *arguments)
-    assert (ended.status, ended.output) == (2, "")
-    assert named in ended.error
-    assert "Traceback" not in ended.error
+    assert_refused(run_bench(tmp_path, *arguments), named)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import subprocess
+import sys
 
 import pytest
 from small_cells import a_cell, a_training_cell
 
 import bench.runner.results
 from bench.core.record import RecordError
+from bench.errors import ConfigError
 from bench.protocol import Data, Outcome
 from bench.runner.results import Results
 
@@ -94,3 +98,40 @@ def test_an_unreadable_record_beside_a_cell_is_an_error(tmp_path, changes):
     with pytest.raises(RecordError) as error:
         Results(tmp_path, "never").check(a_layer(batch_size=4))
     assert str(path) in str(error.value)
+
+
+LOCK = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if len(sys.argv) > 2 else 0))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_cell_is_claimed_by_one_process(tmp_path):
+    """A claim keeps other processes away, another's keeps this one away, and a killed one leaves none."""
+    cells = [a_cell(batch_size=2), a_cell(batch_size=4)]
+    results = Results(tmp_path, reuse="exact")
+    results.claim(cells, "hash")
+    [file] = [path for path in (tmp_path / ".claims").rglob("*") if path.is_file()]
+    tried = subprocess.run(
+        [sys.executable, "-c", LOCK, str(file), "now"], check=False, capture_output=True, stdin=subprocess.DEVNULL
+    )
+    assert b"BlockingIOError" in tried.stderr
+
+    elsewhere = tmp_path / "other"
+    Results(elsewhere, reuse="exact").claim(cells[:1], "hash")
+    [file] = [path for path in (elsewhere / ".claims").rglob("*") if path.is_file()]
+    with file.open("r+b") as own:  # closing it gives up what this process has claimed in it
+        fcntl.lockf(own, fcntl.LOCK_UN)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", LOCK, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(ConfigError, match="results") as error:
+        Results(elsewhere, reuse="exact").claim(cells[1:], "hash")
+    assert str(elsewhere) in str(error.value)
+    holder.kill()
+    holder.communicate()
+    Results(elsewhere, reuse="exact").claim(cells, "hash")
