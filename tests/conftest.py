@@ -4,8 +4,6 @@ The suite runs in two processes on two cores, and on tensors as small as those o
 The variable is read when torch is imported, which no test module has done yet.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 

@@ -1,7 +1,5 @@
 """README and docs are true: their examples run, their links lead somewhere, their tables are drawn from records."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

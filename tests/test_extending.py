@@ -1,7 +1,5 @@
 """The worked example of docs/extending.md: its modules and commands, run as they stand there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

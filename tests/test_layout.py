@@ -1,7 +1,5 @@
 """The house: no module imports itself by way of others, and no folder has more modules than one can look over."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from collections import Counter

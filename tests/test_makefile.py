@@ -1,7 +1,5 @@
 """What make hands to the bench, whatever the folder of results is called."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The wheel: the library alone, typed, which works and imports fast in an environment of its own."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import statistics

@@ -1,7 +1,5 @@
 """The documentation as a site: strict, with every public name, and without a link that leads nowhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

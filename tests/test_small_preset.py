@@ -1,7 +1,5 @@
 """The small preset of ``make reproduce-small``: ranks fall to the target, both arms learn, all four are drawn."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

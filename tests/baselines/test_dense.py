@@ -1,7 +1,5 @@
 """Tables with sparse gradients: their optimizers against formulas, and what they leave alone."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Laws that hold for every rival."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """The formats beside low rank: coefficients of a basis, block tensor trains, narrower dense models, bounded steps."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

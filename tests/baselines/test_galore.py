@@ -1,7 +1,5 @@
 """GaLore against the formulas, and its state against a file without pickle."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

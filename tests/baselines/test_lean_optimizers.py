@@ -1,7 +1,5 @@
 """Optimizers of the dense model that hold less than AdamW: APOLLO-Mini, and AdamW with moments of 8 bits."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """LoRA by peft: who trains, and where it starts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Two-factor layers: the product, its start, its size."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """LTE against the formulas: sharding, merging, evaluation."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Hashed and quotient-remainder tables: the rows they make, their sizes, and what they refuse."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A small encoder-like model with every role of target in it, and a learnable problem for it."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

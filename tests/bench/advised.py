@@ -1,7 +1,5 @@
 """Small configurations of six families, and rows made up for tests of ``python -m bench advise``."""
 
-from __future__ import annotations
-
 import json
 
 from bench.advise.answer import Answer, AnswerRow

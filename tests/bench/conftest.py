@@ -1,7 +1,5 @@
 """What tests of whole cells share: a small corpus, and processes that use one thread."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

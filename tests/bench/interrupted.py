@@ -1,7 +1,5 @@
 """Interrupting a program where a test says, and comparing what it leaves behind byte for byte."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -3,8 +3,6 @@
 A cell says in its ``experiment`` what is to happen: "in_time" or "in_block" is when, the rest what.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

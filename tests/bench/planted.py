@@ -1,7 +1,5 @@
 """Regressions to plant into comera, each the smallest change that does what its name says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

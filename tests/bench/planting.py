@@ -1,7 +1,5 @@
 """A plugin for pytest (``-p planting``) that plants what ``PLANT`` names before the gate runs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cells small enough to run in a test, records of them, and the command line as a function."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

@@ -1,7 +1,5 @@
 """``python -m bench advise``: laws of the prediction, hand counts, the rule, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

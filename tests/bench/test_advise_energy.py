@@ -1,7 +1,5 @@
 """Energy of a step: the idle GPU's share is subtracted."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """``python -m bench advise measure``: one block, run and timed here."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

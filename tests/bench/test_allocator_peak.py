@@ -1,7 +1,5 @@
 """The measure ``allocator_peak``: real steps, whose peak stands beside the prediction in one record."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import run_bench, small

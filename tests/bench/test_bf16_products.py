@@ -1,7 +1,5 @@
 """Products of BF16 operands by way of FP32: which are widened, and that they are those of PyTorch's own kernels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A busy machine: the calibration product against the best known one, when sweeps end and when records are read."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A campaign runs experiments in order, goes on over what fails, and stops when its time is up."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 

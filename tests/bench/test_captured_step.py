@@ -1,7 +1,5 @@
 """The captured train step: the same training as without capture, for every method, and what stays outside the graph."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """A cell's identity: every field counts, the order in which they were given does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Checkpoints: what is saved comes back to the bit, whole or not at all, and what is damaged is one sentence."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

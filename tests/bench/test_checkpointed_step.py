@@ -1,7 +1,5 @@
 """Steps whose blocks are checkpointed: the same training for less memory, and a reason where there are no blocks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import MODEL, a_cell, a_configuration

@@ -1,7 +1,5 @@
 """Checks of results on a device: they pass on a CPU, and each of them fails over what it is there to find."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import MODEL, a_cell, run_bench, small

@@ -1,7 +1,5 @@
 """Masked language modelling on source files: the corpus and its split, tokens, masks, probes, the model, whole runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json

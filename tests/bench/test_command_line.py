@@ -1,7 +1,5 @@
 """The command line: a mistake is one sentence and exit status 2, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

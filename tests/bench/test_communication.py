@@ -1,7 +1,5 @@
 """The model of exchanges: against values worked out by hand, its limits, and sizes of real models."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """``python -m bench compare``: every cell is compared once or named, and nothing is compared that cannot be."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The compiled train step: the same training as without, also when ranks are cut, and what it needs."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from unittest import mock

@@ -1,7 +1,5 @@
 """From a configuration to cells: every wrong value is one sentence with field, value and what is allowed."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """CUDA's choice of operations on CPU tensors: what they keep for backward, and that they go away again."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A model trained dense, then decomposed into a format: what the format takes over, and runs killed on the way."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import a_configuration

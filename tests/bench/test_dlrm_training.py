@@ -1,7 +1,5 @@
 """Training runs of the workload dlrm: points of the curve between epochs, groups for intervals, and a void run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

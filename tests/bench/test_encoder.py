@@ -1,7 +1,5 @@
 """The encoder workload: its batches, its loss and its evaluation. The model has tests of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The encoder model: the paper's counts, and arithmetic that agrees with torch's own layers."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

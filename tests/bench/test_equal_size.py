@@ -1,7 +1,5 @@
 """Rivals of CoMERA's size and of its ranks: what configurations, predictions and records make of @size and @rank."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

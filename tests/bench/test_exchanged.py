@@ -1,7 +1,5 @@
 """Measure ``exchanged``: the gradients of real models, by the sizes that are known of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import MODEL, run_bench

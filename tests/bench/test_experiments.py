@@ -1,7 +1,5 @@
 """What an experiment measures on each kind of device."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import run_bench

@@ -1,7 +1,5 @@
 """Sweeps that fail on their way: one sentence, exit status 1, and what was recorded is kept."""
 
-from __future__ import annotations
-
 import tempfile
 
 import pytest

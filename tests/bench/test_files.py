@@ -1,7 +1,5 @@
 """Files are written whole or not at all; what a kill leaves is removed later, what another process writes is not."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The gate as a command: exit statuses, what it prints, and how a baseline is accepted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

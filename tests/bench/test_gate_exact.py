@@ -1,7 +1,5 @@
 """The exact part of the gate: what is counted, and planted regressions that it names."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The timed part of the gate: its rule on made-up samples, and the measurement on copies of the tree."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Interleaving: arms alive together take turns, and one that fails takes no other with it."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: one sentence, status 130 or 143, no process left, and nothing torn."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

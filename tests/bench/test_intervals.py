@@ -1,7 +1,5 @@
 """Laws of ranges and intervals over launches, and which blocks of a record they are of."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What forward keeps for backward: against hand counts, against autograd's own hooks, and by kind and block."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 

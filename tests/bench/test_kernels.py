@@ -1,7 +1,5 @@
 """Kernels compiled ahead of time against the table that the library is tuned over; forms of a feed-forward in turns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Launches added to a record by later calls: numbered on, paired with what ran beside them, and never across codes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Sweeps whose jobs are processes of their own, through submitit's local executor: the same records, none lost."""
 
-from __future__ import annotations
-
 import pytest
 from hydra import compose, initialize_config_dir
 from interrupted import sweep as run_sweep

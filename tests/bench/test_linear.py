@@ -1,7 +1,5 @@
 """The workload ``linear``: its draws, its one layer, and its way from a configuration to cells and records."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

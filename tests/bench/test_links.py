@@ -1,7 +1,5 @@
 """Links between namespaces: they keep their rate, count what crosses them, and leave nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The workload ``lookup``: its draws, a step without the optimizer's, and its way from a configuration to records."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Precisions of a step: what runs, what is recorded of it, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import a_cell

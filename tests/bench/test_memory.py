@@ -1,7 +1,5 @@
 """Predicted memory: against hand counts, against real runs, against two other witnesses within PyTorch."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from types import SimpleNamespace

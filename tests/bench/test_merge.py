@@ -1,7 +1,5 @@
 """Merging copies record files: nothing is lost, nothing is written by halves, and the newest good record stays."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

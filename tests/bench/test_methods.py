@@ -1,7 +1,5 @@
 """Methods are found by their files, and their settings checked by their types."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 

@@ -1,7 +1,5 @@
 """Reading corpora of sentence pairs: layouts, precedence, names, hashes, and one sentence for whatever is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

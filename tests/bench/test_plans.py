@@ -1,7 +1,5 @@
 """Contraction plans measured: what is recorded of each, what is left out and why, and the experiments' grids."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

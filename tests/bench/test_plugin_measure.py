@@ -1,7 +1,5 @@
 """A measure of one's own: registered here, and asked for by name in sweeps and on the command line."""
 
-from __future__ import annotations
-
 import re
 import sys
 

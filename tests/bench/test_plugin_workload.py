@@ -2,8 +2,6 @@
 of comera or of the figures is touched for it, and every command works on it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``python -m bench predict model=PATH``: every arm and batch as its own prediction says, and the page of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

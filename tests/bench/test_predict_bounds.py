@@ -1,7 +1,5 @@
 """The roofline bound and the largest batch, against counts by hand and by brute force."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """``python -m bench predict``: what it says, and that a mistake is one sentence and exit status 2."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

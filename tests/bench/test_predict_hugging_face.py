@@ -1,7 +1,5 @@
 """A user's own Hugging Face configuration: predicted as the bench's own models are, or refused in one sentence."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

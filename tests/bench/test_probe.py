@@ -1,7 +1,5 @@
 """The probe of a workload's data: what it reaches, what its record holds, and where there is none."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The number of usable processors: the least of what the process may use and of what Slurm has given it."""
 
-from __future__ import annotations
-
 import ast
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Products in each precision, and where the time of a step goes, as far as a CPU can tell."""
 
-from __future__ import annotations
-
 import pytest
 from small_cells import TIMING, a_cell, run_bench, small
 

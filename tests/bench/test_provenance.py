@@ -1,7 +1,5 @@
 """Where a number comes from: hashes of the code that measured and of the machine, and a commit that is never blank."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Commands print their own lines alone: no note of another package stands before them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings of several ranks: what becomes of them, and one sentence for each that is wrong."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import a_configuration, assert_one_line

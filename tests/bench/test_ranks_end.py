@@ -1,7 +1,5 @@
 """How cells of several ranks end: well, or all of them with one sentence; nothing of them is left."""
 
-from __future__ import annotations
-
 import psutil
 import pytest
 import torch

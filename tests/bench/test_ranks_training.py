@@ -1,7 +1,5 @@
 """Several ranks train as one does: the same losses, the same bytes after an interruption, the same ranks everywhere."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

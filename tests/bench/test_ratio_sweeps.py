@@ -1,7 +1,5 @@
 """Sweeps over whole-model ratios: which cells the experiments have, and what becomes of a ratio out of reach."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import hydra

@@ -1,7 +1,5 @@
 """Files that a user names: what is no regular file of a sane size is refused at once, by all that read one."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Recipes and the plan that brings them: groups and rates, the cosine, clipping, and what cannot be."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

@@ -1,7 +1,5 @@
 """Records: what is written is read back, whole or not at all, and nothing else is taken for a record."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

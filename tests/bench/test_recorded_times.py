@@ -1,7 +1,5 @@
 """The time columns of a record, as the runner writes it: by undisturbed blocks, and by the batch of all ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The committed records: those that were made under schema 1 are there, with the same values and identities."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

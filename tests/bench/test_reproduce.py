@@ -1,7 +1,5 @@
 """Targets of make: they name experiments and artifacts there are, run in order, and end with what they started."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """Which record of a folder answers a cell: every rule of reuse, without a process."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import subprocess

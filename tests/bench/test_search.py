@@ -1,7 +1,5 @@
 """``python -m bench search``: rates until none is best at an edge, then seeds; what is recorded stays."""
 
-from __future__ import annotations
-
 import math
 
 import hydra

@@ -1,7 +1,5 @@
 """Bytes on paper are those of the tensors that two ranks give to collectives, for every exchange."""
 
-from __future__ import annotations
-
 import pytest
 from small_cells import MODEL, a_cell
 from two_processes import in_two_processes

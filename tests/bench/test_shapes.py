@@ -1,7 +1,5 @@
 """Modes and ranks as records hold them."""
 
-from __future__ import annotations
-
 import json
 
 from torch import nn

@@ -1,7 +1,5 @@
 """``python -m bench speed``: launches in fresh processes, with either allocator, and each ratio as it comes."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

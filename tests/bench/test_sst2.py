@@ -1,7 +1,5 @@
 """Reading SST-2: its two files as GLUE ships them, one sentence for whatever is wrong, and its way into a batch."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The train step: precisions and their reasons, the order of its parts, what it leaves to the method."""
 
-from __future__ import annotations
-
 import torch
 from tiny import TinyMethod, TinyWorkload
 

@@ -1,7 +1,5 @@
 """Sweeps of small cells in real processes: what is recorded, what counts as done, what is refused."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

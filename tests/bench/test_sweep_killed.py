@@ -1,7 +1,5 @@
 """A sweep that is killed and started again ends with the records of one that was left alone."""
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -1,7 +1,5 @@
 """The generated corpus; its labels are derived again here, by reading the sentences without its code."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Tables of records: a typed line each, whole or not at all, and current whatever happened before."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from interrupted import Killed, kill_at

@@ -1,7 +1,5 @@
 """The workload ``teacher``: its samples, their scale, its probes and its narrower students."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

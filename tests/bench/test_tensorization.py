@@ -1,7 +1,5 @@
 """The experiment ``tensorization``: its cells, and that each matrix is solved for the published setting's own ratio."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The workload ``text``: its corpus and splits, its model, its n-gram probes, and its way from a folder to a record."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Timing: what is timed, what is left out, and what stops it. Time here is counted, not measured."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from multiprocessing import Pipe

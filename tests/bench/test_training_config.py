@@ -1,7 +1,5 @@
 """From a configuration to training runs: which runs there are, their stages, and one sentence for a wrong value."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

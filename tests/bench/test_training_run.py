@@ -1,7 +1,5 @@
 """A training run is a function of its cell: killed anywhere and taken up again, it ends as if left alone."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

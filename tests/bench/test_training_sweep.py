@@ -1,7 +1,5 @@
 """Sweeps of small training runs in real processes: what is recorded, what counts as done, what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

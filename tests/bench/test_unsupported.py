@@ -1,7 +1,5 @@
 """The one answer to the question whether a cell can run, as a table; a step that it allows runs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_cells import a_cell

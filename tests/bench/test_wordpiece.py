@@ -1,7 +1,5 @@
 """Tokenisation: the pair's shape, truncation, both sources of a vocabulary, and training that repeats itself."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Work of a step: operations and bytes kept for backward, against hand counts."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

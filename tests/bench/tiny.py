@@ -1,7 +1,5 @@
 """The smallest workload and method with all parts: attention, dropout, layer_norm, embedding; fused AdamW."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

@@ -1,7 +1,5 @@
 """Train steps of every method on the tiny workload, without dropout."""
 
-from __future__ import annotations
-
 import torch
 from tiny import TinyWorkload
 

@@ -1,7 +1,5 @@
 """Seeds, and no deadline for drawn examples."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """What the tests of ``comera`` draw: shapes with odd modes and ranks, parameters with dead entries, dense oracles."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Models of tensorized layers with drawn shapes and values, and the formulas of the objectives by hand."""
 
-from __future__ import annotations
-
 import torch
 from drawn_chains import draw_parameters, tt_shapes, ttm_shapes
 from hypothesis import strategies as st

@@ -3,8 +3,6 @@
 The table in docs/loops.md is made of what this test finds; a row that differs is printed as it should be.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

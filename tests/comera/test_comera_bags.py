@@ -1,7 +1,5 @@
 """Bags of rows of a TTM table equal those of the dense table, by every variant, and so do all gradients."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

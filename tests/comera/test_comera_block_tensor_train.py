@@ -1,7 +1,5 @@
 """Block tensor trains: what they compute, how they are sized, drawn, decomposed, saved, and put into models."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """Captured steps: when they warm up, when the graph is taken, replayed and taken again, and what they leave behind."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

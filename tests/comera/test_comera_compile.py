@@ -1,7 +1,5 @@
 """torch.compile takes layers and models whole: no graph break inside, one merge, the same values and gradients."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

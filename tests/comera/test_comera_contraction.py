@@ -1,7 +1,5 @@
 """Every plan gives the dense product and its gradients, and costs what an independent count says."""
 
-from __future__ import annotations
-
 import math
 
 import opt_einsum

@@ -1,7 +1,5 @@
 """Rank control by hooks of the optimizer's step: the same parameters as by the objectives, in loops of torch alone."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

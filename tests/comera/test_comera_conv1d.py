@@ -1,7 +1,5 @@
 """GPT-2's linear layer, ``Conv1D``, is replaced as the ``nn.Linear`` of the same function would be."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

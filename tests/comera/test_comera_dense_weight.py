@@ -1,7 +1,5 @@
 """The ``weight`` of a tensorized layer has attributes at no cost, and is the dense matrix in every operation."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

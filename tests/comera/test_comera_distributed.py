@@ -1,7 +1,5 @@
 """Two processes train as one does: the same losses over twenty steps, the same outputs behind them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Dropout by bits: its law, what it keeps, and where torch's own is taken."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 

@@ -1,7 +1,5 @@
 """A step by which a checkpointing tool fills an optimizer's state is no training step and leaves no trace."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

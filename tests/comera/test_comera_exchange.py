@@ -1,7 +1,5 @@
 """Tensorized models on disk, made dense again, exported."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Every layer, format and tie under torch.compile(fullgraph=True), with static and dynamic sizes, beside eager."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

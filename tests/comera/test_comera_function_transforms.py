@@ -1,7 +1,5 @@
 """torch.func takes tensorized layers apart: per-sample gradients, and many models at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from drawn_chains import assert_all_close

@@ -1,7 +1,5 @@
 """The fused feed-forward against the layers one after another."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from drawn_chains import assert_all_close

@@ -1,7 +1,5 @@
 """Models of Hugging Face, built from configurations: trained through both stages, tied, saved and loaded."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import (

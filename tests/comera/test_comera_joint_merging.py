@@ -1,7 +1,5 @@
 """Merging equal layers in one batch changes speed and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from drawn_chains import assert_all_close

@@ -1,7 +1,5 @@
 """Joint merging, which is on by default, under wrappers that hold or move the parameters: as one process, to 1e-5."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from test_comera_distributed import assert_agree, build, outputs

@@ -1,7 +1,5 @@
 """Joint merging leaves parameters alone, uses no halves but a call's own, and gives autograd what layers alone give."""
 
-from __future__ import annotations
-
 import copy
 import io
 import threading

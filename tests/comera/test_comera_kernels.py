@@ -4,8 +4,6 @@ For the latter ``TRITON_INTERPRET=1`` has to be set before triton is imported, w
 ``test_comera_kernels_without_a_gpu.py`` does in a process of its own.
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What of the kernels can be known without a GPU: results in Triton's interpreter, registers and shared memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The late stage's objective equals its formula in both branches, and pulls where the branch says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from drawn_chains import SEEDS, assert_all_close

@@ -1,7 +1,5 @@
 """Rows of a TTM table, by every variant, equal the rows of the dense table, and so do the gradients."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Rank control in the loops of others: Trainer, accelerate, Lightning train as a plain loop does, and resume."""
 
-from __future__ import annotations
-
 import copy
 
 import accelerate

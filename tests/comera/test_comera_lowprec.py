@@ -1,7 +1,5 @@
 """FP8 products and storage: native beside emulated beside float64, scales, padding, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """The TT product equals the dense one, and so does every gradient."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A whole model of a wanted ratio: what stays dense is counted, equal shapes are solved alike, the method uses it."""
 
-from __future__ import annotations
-
 import copy
 import time
 

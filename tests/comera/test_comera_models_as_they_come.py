@@ -1,7 +1,5 @@
 """Models as they come: attention of torch, layers chosen for a ratio, tables of what was done, memory of a step."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Modes multiply to their dimension with the smallest sum; what does not fit is refused with an offer."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

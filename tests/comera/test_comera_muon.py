@@ -1,7 +1,5 @@
 """Muon: its iteration, what it takes of a model, its steps by the formula, its state through saving and truncation."""
 
-from __future__ import annotations
-
 import copy
 import math
 

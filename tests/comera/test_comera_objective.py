@@ -1,7 +1,5 @@
 """The early stage's objective equals its formula, and so does its gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from drawn_chains import SEEDS, assert_all_close, dense_tt, dense_ttm, gradients

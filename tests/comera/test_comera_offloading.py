@@ -1,7 +1,5 @@
 """Parameters that are brought to the device only while their layer runs."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Every optimizer's state is cut along with the ranks, or refused by its name before anything is changed."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """The package is light to import and offers what it names."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dead entries can be cut out of the cores, and nothing but the size changes."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

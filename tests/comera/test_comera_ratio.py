@@ -1,7 +1,5 @@
 """Modes and ranks for a wanted ratio: true counts, within 2 % wherever ranks can be, never larger at a higher ratio."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

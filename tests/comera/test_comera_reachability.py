@@ -1,7 +1,5 @@
 """Layers whose output reaches the loss through closed layers alone are found, all of them, and no other."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Keeping ranks instead of activations changes what is kept and nothing else, to the bit."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -4,8 +4,6 @@ By :func:`keep_ranks` alone loss and gradients are the same to the bit. ``tensor
 feed-forward of GPT-2 run fused, which rounds otherwise.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import (

@@ -1,7 +1,5 @@
 """Layers that read one input share their first product: the same function, gradients and independence as apart."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from drawn_chains import assert_all_close

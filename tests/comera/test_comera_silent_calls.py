@@ -1,7 +1,5 @@
 """A call that cannot have its effect says so and names the way that has it; one that has its effect stays silent."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

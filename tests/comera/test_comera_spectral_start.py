@@ -1,7 +1,5 @@
 """The spectral start of tensor trains, layers that start at zero, and blocks for the ratio of a whole model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

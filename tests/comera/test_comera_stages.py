@@ -1,7 +1,5 @@
 """The method's two stages: objectives taken up, ranks cut at their ends and on a schedule, targets checked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

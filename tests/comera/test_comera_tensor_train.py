@@ -1,7 +1,5 @@
 """TT-SVD and rounding keep what they promise; counts are those of the tensors and of the paper."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Swapping layers keeps everything about a model but the form of its weights."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

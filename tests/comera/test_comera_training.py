@@ -1,7 +1,5 @@
 """CoMERA in the protocol's form: its model has the paper's sizes, its optimizer three rates, and it learns."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Tensorized models saved, opened and resized by the package transformers itself."""
 
-from __future__ import annotations
-
 import copy
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Truncation cuts parameters and optimizer states alike, and training goes on as if the ranks had only been masked."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

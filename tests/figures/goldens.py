@@ -3,8 +3,6 @@
 ``ACCEPT_GOLDENS=1 python -m pytest tests/figures`` writes them anew; ``git diff`` shows what changed.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 :func:`record` makes any record; the others fill in the samples and settings of one measure or workload.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

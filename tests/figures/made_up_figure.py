@@ -1,7 +1,5 @@
 """A whole figure as another package would bring it: the stored size of every arm as bars, and one claim about it."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.figure import Figure
 

@@ -1,7 +1,5 @@
 """Pages of records without their pictures, and what they say: tables, verdicts, files."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The explorer: the points of the records, and the page in a real browser, on a phone too, and without a mouse."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

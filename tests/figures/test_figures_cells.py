@@ -1,7 +1,5 @@
 """Times of cells and the notes that pages share: what counts as one time, and what is said of the machine."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """One list says how columns are written: units, bounds, marks and reasons look the same in every table."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Places in Markdown files: filled from drawn files, idempotent, and refused in one sentence where they cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from figures.__main__ import main

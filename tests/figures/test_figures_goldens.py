@@ -3,8 +3,6 @@
 A golden holds a page's Markdown and CSV, and a digest of what its picture shows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

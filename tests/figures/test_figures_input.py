@@ -1,7 +1,5 @@
 """Wrong input to every word of ``python -m figures``: one sentence that names it, exit status 2, nothing written."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

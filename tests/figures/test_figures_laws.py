@@ -3,8 +3,6 @@
 The newest record of a cell is shown, settings and devices are never mixed, failed and older cells say so.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Where things stand on a drawn page: inside it, apart from one another, and at the heights that were asked for."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

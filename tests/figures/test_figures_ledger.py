@@ -1,7 +1,5 @@
 """The claims ledger: a rule for every claim, one verdict per device, and what its pages and their reader are told."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """Everything drawn at once: the project's own pages are as they are committed, and what differs is named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``python -m figures report``: verdicts first, sections with their numbers, nothing from elsewhere, no markup."""
 
-from __future__ import annotations
-
 import base64
 import html
 import re

@@ -1,7 +1,5 @@
 """What models reach: intervals of a table's CSV against numbers worked out by hand, and curves that cannot be read."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Trainings: what runs are compared with, rivals of searched formats, and plans beside the planner's own."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

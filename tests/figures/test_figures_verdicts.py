@@ -3,8 +3,6 @@
 What a verdict says beside its outcome is in ``goldens/verdicts.txt`` (see :mod:`goldens`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A figure of another package: drawn, judged and reported like the project's own, and what is wrong with one named."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import runpy

@@ -3,8 +3,6 @@
 Skipped where no Chromium is found; fails there if the environment sets CI_REQUIRES_BROWSER.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Makes a run of pytest the gate: its exit status, failures without traceback, and a list of verdicts at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import dataclass, field
 

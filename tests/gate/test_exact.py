@@ -1,7 +1,5 @@
 """Every exact benchmark against the baseline; any difference is a regression until it is accepted."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor

@@ -1,7 +1,5 @@
 """The timed part: ratios of times and full-size steps, this tree against its bases. Run by ``make gate``."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -8,8 +8,6 @@ random moments, must give the bytes of a reading that nobody disturbed. Needs so
 failures are written, one JSON object a line, to ``results/reference/robustness/``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import random

@@ -7,8 +7,6 @@ commands leave must be what they leave elsewhere, and no partial file or folder 
 folder neither. How that went is written, one JSON object a line, to ``results/reference/robustness/``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

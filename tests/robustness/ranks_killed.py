@@ -6,8 +6,6 @@ no process, port, network namespace or temporary file. Records that were there b
 unchanged. How that went is written, one JSON object a line, to ``results/reference/robustness/``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import subprocess

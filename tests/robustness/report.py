@@ -1,7 +1,5 @@
 """What the long checks share: their arguments, and where their results go."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The long checks of this folder, with few examples."""
 
-from __future__ import annotations
-
 import subprocess
 
 import criteo_reading

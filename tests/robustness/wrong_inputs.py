@@ -4,8 +4,6 @@
 their own, and writes how that ended, one JSON object a line, to ``results/reference/robustness/wrong_inputs.jsonl``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Models and states that several tests of the library make and compare."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

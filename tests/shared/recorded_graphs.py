@@ -1,7 +1,5 @@
 """A stand-in for CUDA Graphs on a CPU: it records what it is given, and replays it by calling it again."""
 
-from __future__ import annotations
-
 import torch
 
 

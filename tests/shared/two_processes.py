@@ -14,8 +14,6 @@ which is compared with ``train(build())`` in the test's own process: twenty step
 each rank takes its half, so that averaged gradients are those of one process.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import gc
