@@ -116,6 +116,8 @@ def test_accuracies_are_compared_by_example(tmp_path):
     assert (float(row["metric_difference"]), float(row["metric_difference_low"])) == (found.value, found.low)
     assert ComparedPair(pair.a, trained("x", [True] * 50)).difference is None  # another validation set
     assert ComparedPair(pair.a, trained("x", [0.5] * 100, LOSS)).difference is None  # another metric
+    alone = ComparedPair(trained("x", 60.0), trained("x", 70.0)).difference
+    assert (alone.value, alone.low, alone.high) == (10.0, None, None)  # the metric without examples
     same = ComparedPair(pair.a, pair.a).difference
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
 
