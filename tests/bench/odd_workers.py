@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.core.cell import Cell
-from bench.protocol import Data, Workload
+from bench.protocol import Data
 
 READY: dict[str, Any] = {"parameters": 1, "stored_mib": 1.0, "rare_periods": {}, "step_ms": 1.0}
 
@@ -40,17 +40,3 @@ def odd_time_cell(connection: Connection, cell: Cell, data: Data) -> None:  # no
         if when == "running":
             misbehave(what)
         connection.send((word, {"ms": [1.0] * content, "calibration_ms": 1.0}))
-
-
-def odd_prediction(cell: Cell, workload: Workload) -> dict[str, Any]:  # noqa: ARG001 - as predicted_columns
-    """A prediction that breaks where its cell says."""
-    misbehave(cell.experiment.partition(" ")[2])
-    return {"peak_memory_predicted_mib": 1.0}
-
-
-def talkative_cell(connection: Connection, cell: Cell, data: Data) -> None:  # noqa: ARG001 - as train_cell
-    """A run that reports progress 50 times, now and then, and is done."""
-    for step in range(50):
-        time.sleep(0.02)
-        connection.send(("progress", {"step": step}))
-    connection.send(("done", {}))

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from model_states import assert_same_bits, kept_bytes
 from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM
@@ -24,58 +25,41 @@ class Block(nn.Module):
         self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.activation, self.dropout = activation, 0.1
-        self.between = lambda x: x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows, tokens, width = x.shape
         query, key, value = (layer(x).view(rows, tokens, 4, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
         mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(rows, tokens, width)
         x = self.norm_1(x + F.dropout(self.o(mixed), self.dropout, self.training))
-        hidden = self.activation(self.between(self.wide(x)))
+        hidden = self.activation(self.wide(x))
         return self.norm_2(x + F.dropout(self.narrow(hidden), self.dropout, self.training))
 
 
-def pair(activation=F.gelu, dtype=torch.float32):
+def pair(activation=F.gelu):
     """The same model that keeps activations, and that keeps ranks."""
     torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(activation), Block(activation)).to(dtype)
+    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(activation), Block(activation))
     tensorize(plain, {f"[12].{name}": TT(ranks=4, order=2) for name in ("[qkvo]", "wide", "narrow")})
     lean = copy.deepcopy(plain)
     keep_ranks(lean)
     return plain, lean
 
 
-def drawn(dtype=torch.float32):
-    return torch.randn(3, TOKENS, WIDTH, dtype=dtype, generator=torch.Generator().manual_seed(5))
+def drawn():
+    return torch.randn(3, TOKENS, WIDTH, generator=torch.Generator().manual_seed(5))
 
 
-def result(model, backward=lambda loss: loss.backward(), run=lambda model, x: model(x)):
+def result(model):
     """Loss and gradients with random numbers from the same seed."""
     torch.manual_seed(1)
     model.zero_grad()
-    loss = run(model, drawn(next(model.parameters()).dtype)).square().mean()
-    backward(loss)
+    loss = model(drawn()).square().mean()
+    loss.backward()
     return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None), torch.get_rng_state()]
 
 
-def assert_same_bits(one, other):
-    assert len(one) == len(other)
-    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def kept(model, run=lambda model: model(drawn())):
-    """Bytes of the storages of more than a rank that autograd keeps, as hooks around the model see them, by shape."""
-    found = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        found[storage._cdata] = storage.nbytes()
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        held = run(model)
-    del held
-    return sum(found.values())
+def kept(model):
+    return kept_bytes(lambda: model(drawn()))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ feed-forward of GPT-2 run fused, which rounds otherwise.
 
 import pytest
 import torch
+from model_states import assert_same_bits, kept_bytes
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -74,23 +75,8 @@ def result(model, backward=lambda model: loss_of(model).backward()):
     return [*grads, torch.get_rng_state(), loss_of(model).detach()]
 
 
-def assert_same_bits(one, other):
-    assert len(one) == len(other)
-    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 def kept(model):
-    """Bytes of the storages that autograd keeps, as hooks around the model see them."""
-    found = {}
-
-    def pack(tensor):
-        found[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        held = loss_of(model)
-    del held
-    return sum(found.values())
+    return kept_bytes(lambda: loss_of(model))
 
 
 def test_loss_and_gradients_are_the_same_to_the_bit(kind, recompute):
@@ -130,6 +116,7 @@ def test_gpt2_fused_draws_the_same_dropout_and_keeps_still_less(kind, recompute)
     assert kept(fused) < kept(lean)
 
 
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_gradients_accumulate(kind, recompute):
     def both(model):
         loss_of(model, 1).backward()

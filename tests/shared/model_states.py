@@ -1,5 +1,6 @@
-"""Models and states that several tests of the library make and compare."""
+"""Models, states and kept tensors that several tests of the library make and compare."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,3 +34,24 @@ def assert_same(found: Any, wanted: Any) -> None:
             assert_same(each, other)
     else:
         assert found == wanted
+
+
+def assert_same_bits(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> None:
+    """Compare tensors in pairs, to the bit."""
+    assert len(one) == len(other)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def kept_bytes(forward: Callable[[], Any]) -> int:
+    """Bytes of the storages that autograd keeps for backward, as hooks around the call see them."""
+    found = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        found[storage._cdata] = storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        held = forward()
+    del held
+    return sum(found.values())
