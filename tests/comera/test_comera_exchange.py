@@ -32,20 +32,6 @@ def tied_models():
     return {"bert": truncated(bert), "gpt2": truncated(comera.tensorize(GPT2LMHeadModel(GPT2), plan))}
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_a_model_of_hugging_face_is_loaded_from_its_folder_alone(kind, tmp_path):
-    model = tied_models()[kind]
-    comera.save_pretrained(model, tmp_path)
-    assert not (tmp_path / "comera.json").exists()
-    loaded = comera.load_pretrained(tmp_path)
-    assert type(loaded) is type(model)
-    assert comera.ranks_of(loaded) == comera.ranks_of(model)
-    assert torch.equal(loaded(TOKENS).logits, model(TOKENS).logits)
-    assert {layer.threshold for layer in comera.tensorized_layers(loaded)} == {0.02}
-    assert {name for name, _ in loaded.named_parameters()} == {name for name, _ in model.named_parameters()}
-    assert loaded.get_output_embeddings().embedding is loaded.get_input_embeddings()
-
-
 def plain_model():
     model = nn.ModuleDict(
         {

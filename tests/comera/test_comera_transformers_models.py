@@ -186,7 +186,8 @@ def test_the_ranks_are_those_of_the_moment_and_a_control_is_no_part_of_the_model
 def test_a_folder_of_version_0_2_0_is_loaded(tmp_path):
     """Its description is a file of its own."""
     model = built("bert")
-    model.save_pretrained(tmp_path)
+    comera.save_pretrained(model, tmp_path)
+    assert not (tmp_path / "comera.json").exists()
     config = json.loads((tmp_path / "config.json").read_text())
     description = config.pop("quantization_config")
     del config["fusion_config"], description["quant_method"], description["dtype"]
