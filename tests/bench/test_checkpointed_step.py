@@ -1,16 +1,14 @@
-"""Steps whose blocks are checkpointed: the same training for less memory, and a reason where there are no blocks."""
+"""Steps whose blocks are checkpointed: the same training for less memory."""
 
 import pytest
 import torch
-from small_cells import MODEL, a_cell, a_configuration
+from small_cells import a_configuration
 from tiny import TinyWorkload
 from tiny_steps import ARMS
 
-import bench.runner.sweep
 from bench.errors import ConfigError
 from bench.estimate.memory import predict_memory
 from bench.estimate.work import predict
-from bench.protocol import Data
 from bench.protocol.methods import build, checked_settings
 from bench.runner.resolve import resolve
 from bench.step.train_step import TrainStep
@@ -51,21 +49,6 @@ def test_its_memory_is_predicted_for_each_device(device):
     works = [predict(workload, dense(), 32, "fp32", device, 0, checkpoint).work for checkpoint in (False, True)]
     assert 1.2 < works[1].flops_per_step / works[0].flops_per_step < 1.4  # forward once more: 4/3, the head apart
     assert works[1].saved_for_backward < 0.3 * works[0].saved_for_backward
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"workload": "linear", "workload_settings": {}}, "checkpoint=true needs a model with blocks"),
-        ({"cuda_graph": True, "device": "cuda"}, "cuda_graph=true does not work with checkpoint=true"),
-    ],
-)
-def test_what_cannot_be_checkpointed_has_a_reason(changes, sentence):
-    settings = {**MODEL, "sequence_length": 32}
-    cell = a_cell(checkpoint=True, **({"workload_settings": settings} | changes))
-    found = bench.runner.sweep.cell_unsupported(cell, Data("synthetic" if cell.workload == "encoder" else "auto"))
-    assert found is not None
-    assert found.startswith(sentence)
 
 
 def test_an_arm_and_the_toggle_ask_for_the_same_cell(pairs):

@@ -191,6 +191,3 @@ def test_a_crashed_worker_gives_status_2(tmp_path):
     assert done.returncode == 2, done.stdout
     assert "ended during its start (signal 6)" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout
-
-
-# The committed study of the rule (``tools/gate_power.py``).

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_cells import a_record
 
 from bench.core.intervals import MIN_LAUNCHES, mean_estimate, paired_ratio, unpaired_ratio
 from bench.core.record import Record, RecordError
@@ -172,18 +173,8 @@ def of_blocks(
 ) -> Record:
     """A record at batch 8 of a workload with 800 examples an epoch."""
     words = {"model": "made up", "epoch": "", "examples_per_epoch": 800}
-    values = {
-        "cell_id": "made-up",
-        "code_id": "a",
-        "recorded_at": "2001",
-        "experiment": "made_up",
-        "workload": "made_up",
-    }
-    values |= {"dataset": "made_up", "data_hash": "a", "method": "dense", "variant": "", "measure": "run"}
-    values |= {"sequence_length": 1, "precision": "fp32", "cuda_graph": False, "compile": False, "seed": 0}
-    values |= {"status": "ok", "predicted_for": "cpu", "device": "made up", "threads": 1, "torch_version": "0"}
-    values |= {"git_commit": "0", "git_dirty": False, "workload_words": words, "batch_size": 8, "config_json": config}
-    return Record(**{**values, "samples": {"blocks": list(blocks)}, **columns})
+    fields = {"batch_size": 8, "workload_words": words, "config_json": config, "samples": {"blocks": list(blocks)}}
+    return a_record(**(fields | columns))
 
 
 def block(

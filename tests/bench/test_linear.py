@@ -1,4 +1,4 @@
-"""The workload ``linear``: its draws, its one layer, and its way from a configuration to cells and records."""
+"""The workload ``linear``: its draws, its one layer, and the memory of its step."""
 
 import itertools
 import math
@@ -7,16 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_cells import a_configuration
 
 from bench.estimate.memory import predict_memory, trace_memory
 from bench.protocol.methods import ForwardBackward, build, checked_settings
-from bench.runner.resolve import resolve
 from bench.step.train_step import TrainStep
 from bench.workloads.linear import LinearSettings, LinearWorkload
 
 SMALL = LinearSettings(in_features=24, out_features=36)
-LAYER = {"in_features": 24, "out_features": 36, "optimizer_step": True}
 
 
 def a_method(name="comera", **settings):
@@ -63,17 +60,3 @@ def test_a_prediction_books_what_a_step_takes(name):
     step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
     booked = trace_memory(step, next(workload.batches("train", 300, 0, True)))
     assert math.isclose(predicted.peak, booked.peak, rel_tol=0.02)
-
-
-@pytest.fixture
-def config(tmp_path):
-    """A job of a tensorized layer and the dense one."""
-    changes = {"workload": "linear", "data_folder": None, "linear": dict(LAYER), "methods": ["comera", "dense"]}
-    return a_configuration(tmp_path, **changes)
-
-
-def test_a_job_is_one_cell_per_method(config):
-    job = resolve(config)
-    assert [cell.arm for cell in job.cells] == ["comera", "dense"]
-    for cell in job.cells:
-        assert (cell.dataset, cell.sequence_length, cell.workload_settings) == ("normal", 1, LAYER)

@@ -74,6 +74,16 @@ def test_ranks_share_the_steps_of_an_epoch(ranks, exchange, recorded) -> None:
     assert doubled.epoch_time_s == pytest.approx(alone.epoch_time_s / 2, rel=1e-12)
 
 
+def test_the_columns_are_of_all_steps_of_undisturbed_blocks(recorded) -> None:
+    slow = {**block(2, [99.0], disturbed=True), "calibration_ms": 1.5}
+    record = recorded([*QUIET, slow])
+    assert (record.steps_measured, record.launches) == (9, 2)
+    found = (record.step_time_p20_ms, record.step_time_median_ms, record.step_time_p80_ms)
+    assert found == (10, 11, 12)  # of 9 10 10 11 11 12 12 13 14
+    assert record.compute_time_ms == pytest.approx(record.step_time_median_ms / 2)
+    assert record.calibration_drift == pytest.approx(0.5)
+
+
 def test_an_epoch_by_hand(recorded) -> None:
     """Means of launches: (11 + 35/3) / 2 and 34/3 ms; the epoch's examples in batches of 3 on each of two ranks."""
     record = recorded(QUIET, world_size=2, exchange="ddp", batch_size=3)

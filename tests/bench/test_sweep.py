@@ -15,11 +15,11 @@ import bench.runner.sweep
 from bench.core.cell import Cell
 from bench.core.provenance import provenance
 from bench.core.record import read_all
+from bench.measures import named
 from bench.processes.process import Outcome
 from bench.protocol import Data
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import resolve
-from bench.workloads.encoder import PAPER_EXAMPLES_PER_EPOCH
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
@@ -85,6 +85,11 @@ def test_every_cell_of_the_grid_is_recorded(first):
         ("lte", 2): "unsupported",
         ("lte", 4): "unsupported",
     }
+    predictions = {(one.status, one.predicted_for, one.saved_for_backward_mib is None) for one in records.values()}
+    assert predictions == {("ok", "cpu", False), ("unsupported", "", True)}
+    pairings = {(arm, batch): one.pairing for (arm, batch), one in records.items()}
+    assert pairings["lte", 2] == pairings["lte", 4] == ""
+    assert "" != pairings["comera", 2] == pairings["galore", 2] != pairings["comera", 4] == pairings["galore", 4] != ""
     for counter in range(1, 7):
         assert f" {counter}/6 cells  fig1 batch " in ended.error
     assert "Traceback" not in ended.error
@@ -101,51 +106,13 @@ def test_a_record_says_what_was_measured_and_by_whom(first, pairs):
         assert (record.git_commit, record.library_versions) == (here.git_commit, here.library_versions)
 
 
-def test_times_follow_from_the_samples(first):
-    for record in read_all(first[0] / "results"):
-        if record.status != "ok":
-            continue
-        blocks = record.samples["blocks"]
-        times = [ms for block in blocks for ms in block["ms"]]
-        assert record.steps_measured == len(times) > 0
-        assert record.step_time_median_ms == statistics.median(times)
-        assert min(times) <= record.step_time_p20_ms <= record.step_time_median_ms <= record.step_time_p80_ms
-        calibrations = [block["calibration_ms"] for block in blocks]
-        assert record.calibration_drift == pytest.approx(max(calibrations) / min(calibrations) - 1)
-        per_step = statistics.fmean(times)
-        if record.arm == "galore":
-            assert record.rare_period_steps == 200
-            per_step += record.rare_time_ms / 200
-        assert record.epoch_time_s == pytest.approx(per_step / 1e3 * PAPER_EXAMPLES_PER_EPOCH / record.batch_size)
-
-
-def test_memory_adds_up_and_says_for_which_device(first):
-    for record in read_all(first[0] / "results"):
-        if record.status == "ok":
-            parts = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-            total = sum(getattr(record, f"predicted_{part}_mib") for part in parts)
-            assert record.peak_memory_predicted_mib == pytest.approx(total)
-            assert record.predicted_for == "cpu"
-            assert min(record.flops_per_step, record.parameters, record.stored_mib, record.saved_for_backward_mib) > 0
-        else:
-            assert (record.peak_memory_predicted_mib, record.predicted_for) == (None, "")
-
-
-def test_arms_of_one_job_share_a_pairing(first):
-    records = records_in(first[0])
-    pairings = [{records[arm, batch].pairing for arm in ("comera", "galore")} for batch in (2, 4)]
-    assert [len(pairing) for pairing in pairings] == [1, 1]
-    assert pairings[0] != pairings[1]
-    assert "" not in pairings[0] | pairings[1]
-    assert records["lte", 2].pairing == ""
-
-
 def test_rare_events_are_timed_once_per_device(first):
     """GaLore's SVD works on the gradients of the weights, which are as large at any batch size."""
     small_batch, large_batch = (records_in(first[0])["galore", batch] for batch in (2, 4))
     assert statistics.median(small_batch.samples["rare"]["svd"]) == small_batch.rare_time_ms
     assert large_batch.samples["rare"] == small_batch.samples["rare"]
     assert large_batch.rare_time_ms == small_batch.rare_time_ms > 0
+    assert large_batch.rare_period_steps == 200
 
 
 def test_what_is_done_is_not_measured_again(first, pairs, asked):
@@ -197,35 +164,22 @@ def test_a_ratio_out_of_reach_is_recorded_as_unsupported_with_the_largest_within
             assert (bench.runner.sweep.cell_unsupported(cell, Data("synthetic")) is None) == within
 
 
-GRAPH, COMPILED, BOTH = {"cuda_graph": True}, {"compile": True}, {"cuda_graph": True, "compile": True}
-ON_CUDA = {"device": "cuda", "batch_size": 16}
+GRAPH, COMPILED = {"cuda_graph": True}, {"compile": True}
 
 
 @pytest.mark.parametrize(
-    ("cell", "named"),
+    ("cell", "named_toggle"),
     [
-        (a_cell(**GRAPH), "cuda_graph"),
-        (a_cell(**BOTH), "cuda_graph"),
-        (a_cell(**COMPILED, precision="bf16"), None),
-        (a_cell(**COMPILED, precision="tf32"), "precision"),
-        *(
-            (a_cell(**ON_CUDA, **BOTH, method=method, precision=precision), None)
-            for method in ("dense", "comera", "lora", "low_rank", "galore", "lte")
-            for precision in ("fp32", "bf16")
-        ),
-        (a_cell(**ON_CUDA, **BOTH, precision="fp8", method="lora"), "precision"),
-        (a_cell(**{**ON_CUDA, "batch_size": 8}, **BOTH, method="lte"), "batch"),
-        (a_cell(**ON_CUDA, **GRAPH, measure="predict"), "cuda_graph"),
+        (a_cell(**GRAPH, device="cuda", measure="predict"), "cuda_graph"),
         (a_cell(**COMPILED, measure="predict"), "compile"),
         (a_training_cell(**GRAPH, device="cuda"), "training.static"),
         (a_training_cell(**GRAPH, device="cuda", static=True), None),
         (a_training_cell(**COMPILED), None),
     ],
 )
-def test_toggles_combine_or_are_refused_with_a_reason(monkeypatch, cell, named):
-    monkeypatch.setattr(bench.runner.sweep, "compile_unsupported", lambda device: None)  # noqa: ARG005
-    found = bench.runner.sweep.cell_unsupported(cell, Data())
-    assert (found is None) if named is None else named in found
+def test_a_measure_takes_a_toggle_or_names_it(cell, named_toggle):
+    found = named(cell.measure).refusal(cell)
+    assert (found is None) if named_toggle is None else named_toggle in found
 
 
 def test_a_cell_that_fails_is_recorded_with_its_message(tmp_path, pairs, monkeypatch):

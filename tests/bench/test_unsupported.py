@@ -22,7 +22,11 @@ CASES = [
     ({"precision": "fp8_delayed", "method": "comera"}, None),
     ({"method": "lte", "batch_size": 16, "settings": {"heads": 16, "rank": 4}}, None),
     ({"method": "comera", "settings": {"ranks": 4, "table_ranks": 2}, "precision": "fp8_split"}, None),
-    (GRAPH, None),
+    *(
+        ({**GRAPH, "compile": True, "batch_size": 16, "method": method, "precision": precision}, None)
+        for method in ("dense", "comera", "lora", "low_rank", "galore", "lte")
+        for precision in ("fp32", "bf16")
+    ),
     ({"precision": "tf32", "device": "cuda"}, None),
     ({"cuda_graph": True}, "cuda_graph=true needs a CUDA device"),
     ({**GRAPH, "checkpoint": True}, "cuda_graph=true does not work with checkpoint=true"),
