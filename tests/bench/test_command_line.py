@@ -86,7 +86,7 @@ def test_threads_that_the_machine_does_not_have_are_refused(tmp_path, monkeypatc
 
 
 def test_a_batch_fits_into_memory_or_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.runner.limits.free_memory_mib", lambda _: 64.0)
+    monkeypatch.setattr("bench.runner.resolve.free_memory_mib", lambda _: 64.0)
     words = ["experiment=widths_linear", "methods=[dense]", "device=cpu", f"results={tmp_path / 'results'}"]
     ended = run_bench(tmp_path, *words, "linear.in_features=1024", "linear.out_features=4", "batch_size=8193")
     assert_refused(ended, "batch_size", "8,192", folder=tmp_path)
