@@ -7,14 +7,12 @@ nearer of the two.
 """
 
 import functools
-import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from bench.advise.arms import MUON, AdvisedArm
 from bench.core.record import Record, read_all
@@ -75,7 +73,7 @@ def evidence(root: Path = RECORDS) -> Evidence | None:
     if not whole:
         return None
     by_matrices = {_matrices_ratio(records, ratio): some for ratio, some in sorted(whole.items())}
-    bed = _config(records[0])
+    bed = records[0].config
     settings, steps = bed["workload_settings"], bed["training"]["stages"][-1]["steps"]
     model = f"a {settings['blocks']}-block GPT of width {settings['width']}"
     words = f"{model} on one corpus of repetitive text, {steps:,} steps"
@@ -89,7 +87,7 @@ def _by_arm(records: list[Record]) -> dict[tuple[float | None, str, str, str], d
     """
     found: dict[tuple[float | None, str, str, str], dict[float, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        recipe = _config(record)["training"]["recipe"]
+        recipe = record.config["training"]["recipe"]
         if (record.method, record.variant) != ("dense", "narrow") and not recipe.get("per_core"):
             found[record.ratio, record.method, record.variant or "", recipe["optimizer"]][recipe["lr"]].append(record)
     return found
@@ -106,12 +104,7 @@ def _matrices_ratio(records: list[Record], ratio: float) -> float:
     """Return how many times smaller the blocks' matrices were at a ratio of the whole model, by block tensor trains."""
     dense = next(record for record in records if record.ratio is None)
     btt = next(record for record in records if record.method == "btt" and record.ratio == ratio)
-    settings = _config(dense)["workload_settings"]
+    settings = dense.config["workload_settings"]
     width, hidden = settings["width"], settings["feed_forward"] or 4 * settings["width"]
     matrices = settings["blocks"] * (4 * width**2 + 2 * width * hidden)
     return round(matrices / (matrices - (dense.parameters or 0) + (btt.parameters or 0)), 2)
-
-
-def _config(record: Record) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads(record.config_json)
-    return config

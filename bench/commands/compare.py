@@ -215,13 +215,9 @@ def distinctions(records: Sequence[Record]) -> dict[int, str]:
 
 
 def _settings(record: Record) -> dict[str, object]:
-    try:
-        config = json.loads(record.config_json)
-    except ValueError:
-        raise RecordError(f"record {record.cell_id}: its config_json is no JSON.") from None
     settings: dict[str, object] = {"data": record.dataset, "length": record.sequence_length}
     for name in ("workload_settings", "method_settings", "timing_settings", "training"):
-        settings |= config.get(name) or {}
+        settings |= record.config.get(name) or {}
     return settings
 
 

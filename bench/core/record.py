@@ -228,8 +228,14 @@ class Record:
     @property
     def arm(self) -> str:
         """The method with what it shares with CoMERA, its variant, checkpointing and exchange where not the default."""
-        match = match_of(self.method, _method_settings(self.config_json))
+        settings = self.config.get("method_settings")
+        match = match_of(self.method, settings if isinstance(settings, dict) else {})
         return arm_name(self.method, self.variant, self.checkpoint, self.exchange, match)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The resolved cell by field; empty where ``config_json`` is no JSON object."""
+        return _object(self.config_json)
 
     @property
     def global_batch(self) -> int:
@@ -254,13 +260,12 @@ class Record:
 
 
 @functools.lru_cache(maxsize=4096)
-def _method_settings(config_json: str) -> Mapping[str, Any]:
-    """Return the settings of the method in a record's cell; empty where it has none."""
+def _object(text: str) -> Mapping[str, Any]:
     try:
-        settings = json.loads(config_json).get("method_settings")
-    except (ValueError, AttributeError, RecursionError):
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         return {}
-    return settings if isinstance(settings, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 #: The columns, in order; ``samples`` and ``extra`` are none.

@@ -7,9 +7,7 @@ Slowness that lasts a whole launch changes that median too. It shows in the cali
 that the machine is known to reach (:func:`busy`).
 """
 
-import functools
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,17 +70,12 @@ def marked(blocks: Sequence[Mapping[str, Any]], factor: float, best_ms: float | 
     return [found.get(place, {"disturbed": False, **block}) for place, block in enumerate(blocks)]
 
 
-@functools.lru_cache(maxsize=4096)
-def _factor(config_json: str) -> float:
-    """Return how many times longer than usual a disturbed block takes, from the cell of a record."""
-    try:
-        return float(json.loads(config_json)["timing_settings"]["disturbed"])
-    except (ValueError, KeyError, TypeError):
-        return DISTURBED
-
-
 def _marked(record: Record) -> list[dict[str, Any]]:
-    return marked(_blocks(record), _factor(record.config_json))
+    try:
+        factor = float(record.config["timing_settings"]["disturbed"])
+    except (ValueError, KeyError, TypeError):
+        factor = DISTURBED
+    return marked(_blocks(record), factor)
 
 
 def _undisturbed(record: Record) -> list[dict[str, Any]]:
