@@ -52,10 +52,8 @@ def on_interrupt(
 ) -> None:
     """Set what an interrupt prints and does.
 
-    Args:
-        state: returns how far the command is, for the sentence.
-        hurry: begins to end other processes; called inside the signal handler.
-        kill: ends what is left of them; called before the program ends, perhaps from a thread.
+    ``state`` returns how far the command is, for the sentence. ``hurry`` begins to end other processes, inside the
+    signal handler; ``kill`` ends what is left of them before the program ends, perhaps from a thread.
     """
     _Ending.state = state or _Ending.state
     _Ending.hurry = hurry or _Ending.hurry

@@ -73,22 +73,15 @@ class Answer:
         return next((row for row in self.predicted if row.arm.name == "dense"), None)
 
 
-def device_of(question: Question) -> Device:
-    """Return the device of a question, with the memory that it asks for; rates of this machine are not measured."""
-    device = GPUS.get(question.device)
-    if device is None:
-        device = Device("a CPU", "cpu", free_memory_mib("cpu"), {}, 0.0, None, "not measured")
-    if question.memory_gib is not None:
-        device = replace(device, memory_mib=1024 * question.memory_gib)
-    return device
-
-
 def answer_to(question: Question, report: Callable[[str], None]) -> Answer:
     """Predict every arm of a question; ``report`` receives how far it is.
 
     Raises ConfigError: a model that cannot be used, or one that no arm can train.
     """
-    device = device_of(question)
+    cpu = Device("a CPU", "cpu", free_memory_mib("cpu"), {}, 0.0, None, "not measured")
+    device = GPUS.get(question.device, cpu)
+    if question.memory_gib is not None:
+        device = replace(device, memory_mib=1024 * question.memory_gib)
     count = side_by_side(len(question.arms))
     report(f"reading the model; {len(question.arms)} arms, {count} at a time ...")
     shares = [question.arms[number::count] for number in range(count)]

@@ -159,11 +159,10 @@ def load(folder: Path, identity: str) -> dict[str, Any] | None:
             f"checkpoint {place}: {_TENSORS} is damaged or truncated ({error}); remove the checkpoint to start anew."
         ) from None
     try:
-        if _content_hash(state["content"]) != state["content_sha256"]:
-            raise ValueError
+        whole = _content_hash(state["content"]) == state["content_sha256"]
         content = _join(state["content"], tensors)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise damaged from None
-    if not isinstance(content, dict):
+    if not whole or not isinstance(content, dict):
         raise damaged
     return content

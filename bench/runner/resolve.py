@@ -168,8 +168,8 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     ratio = None if config["ratio"] is None else float(config["ratio"])
     _check_batch(config["batch_size"], config["world_size"], workload.training_examples, any_batch)
     ways = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
-    own = {name: config[name] for name in TOGGLES}
-    toggle_sets = [{**own, **checked_fields(ToggleSettings, changed, "toggles")} for changed in config["toggles"]]
+    common = {name: config[name] for name in TOGGLES}
+    toggle_sets = [{**common, **checked_fields(ToggleSettings, changed, "toggles")} for changed in config["toggles"]]
     check_arms(arms, ratio, config["toggles"])
     check_batch_memory(config["batch_size"], workload, DRAWN_MIB if any_batch else math.inf)
     cells = [
@@ -184,8 +184,9 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             batch_size=config["batch_size"],
             **{**toggles, "checkpoint": toggles["checkpoint"] or arm.checkpoint},
             seed=config["seed"],
-            ratio=ratio_of(method_settings) or (ratio if measure.paired else None),
-            method_settings=method_settings,
+            # its own, or by the ranks that it takes over; an arm without one stands beside those that have it
+            ratio=own.get("ratio") or own.get("ranks_of_ratio") or (ratio if measure.paired else None),
+            method_settings=own,
             workload_settings=asdict(settings),
             timing_settings=identity(timing) if measure.timed else {},
             training={"recipe": recipe} if recipe else {},
@@ -193,7 +194,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             **way,
         )
         for toggles in toggle_sets
-        for (arm, method_settings), way in zip(arms, ways, strict=True)
+        for (arm, own), way in zip(arms, ways, strict=True)
     ]
     cells = [one for cell in cells for one in measure.expand(cell, config, workload)]
     return Job(tuple({cell.to_json(): cell for cell in cells}.values()), data, workload.data_hash)
@@ -386,11 +387,6 @@ def comera_ratio(workload: Workload, settings: Mapping[str, Any]) -> float:
         dense = sum(parameter.numel() for parameter in model.parameters())
         adapted = build("comera", "", checked_settings("comera", settings)).adapt(model, targets)
     return float(f"{dense / sum(parameter.numel() for parameter in adapted.parameters()):.6g}")
-
-
-def ratio_of(method_settings: Mapping[str, Any]) -> float | None:
-    """Return the whole-model ratio that a method is asked for, itself or by the ranks that it takes over."""
-    return method_settings.get("ratio") or method_settings.get("ranks_of_ratio")
 
 
 def resolve_device(device: str, needed: bool = True, elsewhere: bool = False) -> str:
