@@ -130,7 +130,7 @@ def main() -> None:
         stop_with(f"the first word is {arguments[0]!r}; allowed: {', '.join(COMMANDS)}.")
     with interruptible():
         try:
-            temporary_folder()
+            temporary_folder()  # named before anything asks Python for one
             check_threads()
             if arguments[0] not in _READERS:  # what only reads records loads no rival
                 from baselines._quiet import silence

@@ -51,7 +51,7 @@ class Times:
 
 @dataclass(frozen=True)
 class MeasuredBlock:
-    """What is measured of one arm on one block."""
+    """Measurements of one arm on one block."""
 
     arm: str  # its name, with the ratio
     predicted: float = 0.0  # bytes of the predicted peak

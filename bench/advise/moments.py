@@ -36,7 +36,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """What a step holds at each moment, and :data:`NUMBERS` of it, by name."""
+    """Bytes that a step holds at each moment, and :data:`NUMBERS` of it, by name."""
 
     #: Bytes in use, (categories, births) of each moment: a column per storage that is born in it.
     moments: Mapping[Moment, FloatArray]

@@ -35,7 +35,7 @@ _MOST_GIB = 2.0**20
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked."""
+    """A question about a model, a device and a step."""
 
     model: Path  # of the configuration
     task: str  # empty for the configuration's own

@@ -1,4 +1,4 @@
-"""What several commands need: Python in a new process, a parser of settings, a line of progress."""
+"""Parts that several commands share: Python in a new process, a parser of settings, a line of progress."""
 
 import argparse
 import contextlib

@@ -159,10 +159,11 @@ def load(folder: Path, identity: str) -> dict[str, Any] | None:
             f"checkpoint {place}: {_TENSORS} is damaged or truncated ({error}); remove the checkpoint to start anew."
         ) from None
     try:
-        whole = _content_hash(state["content"]) == state["content_sha256"]
+        if _content_hash(state["content"]) != state["content_sha256"]:
+            raise damaged
         content = _join(state["content"], tensors)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise damaged from None
-    if not whole or not isinstance(content, dict):
+    if not isinstance(content, dict):
         raise damaged
     return content

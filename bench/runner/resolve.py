@@ -51,7 +51,9 @@ Device = Literal["auto", "cpu", "cuda"]
 
 _FEW = 2  # examples from which the size of a batch is told
 _BATCH_SHARE = 0.5  # of the free memory, which a batch may take
-DRAWN_MIB = 1024.0  #: The largest batch that is drawn for a prediction, which keeps nothing of it but its shapes.
+
+#: The largest batch that is drawn for a prediction, which keeps nothing of it but its shapes.
+DRAWN_MIB = 1024.0
 
 _Folder = Annotated[str, Field(min_length=1), Allowed("the name of a folder")]
 _Name = Annotated[str, Field(pattern=r"^[\w-]+$"), Allowed("the name of a folder: letters, digits, - and _")]
