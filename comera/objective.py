@@ -96,7 +96,7 @@ class _Surrogate(torch.autograd.Function):
     ) -> torch.Tensor:
         entries = torch.cat(diagonals)
         norms = entries.new_zeros(bonds + 1).index_add_(0, bond_of_entry, entries.abs())
-        norms[-1] = 1
+        norms[-1:].fill_(1)  # an assignment would copy the number from the CPU, which no capture allows
         weighted, following = fractions * norms[before], norms[behind]
         slopes = torch.zeros_like(norms).index_add_(0, behind, weighted)
         slopes.index_add_(0, before, fractions * following)
@@ -159,7 +159,7 @@ class ModelSize:
         """Return S(D), without a gradient: 1 at full ranks; a chain with an entirely dead bond counts as 0."""
         alive = self.alive().to(self._fractions.dtype)
         ranks = alive.new_zeros(self._bonds + 1).index_add_(0, self._bond_of_entry, alive)
-        ranks[-1] = 1
+        ranks[-1:].fill_(1)
         dead = alive.new_zeros(len(self.layers)).index_add_(0, self._chain_of_bond, (ranks[:-1] == 0).to(alive.dtype))
         sizes = self._fractions * ranks[self._before] * ranks[self._behind]
         return torch.dot(sizes, (dead[self._chain_of_core] == 0).to(alive.dtype))

@@ -230,7 +230,7 @@ def _with_chain(layer: Any, packed: torch.Tensor, diagonals: torch.Tensor) -> to
 
 def _step(cell: Cell, workload: Workload, **changes: Any) -> TrainStep:
     """Return a fresh step of the cell's arm, plain but for the changes."""
-    return build_step(replace(cell, cuda_graph=False, compile=False, **changes), workload)
+    return build_step(replace(cell, **{"cuda_graph": False, "compile": False, **changes}), workload)
 
 
 def _batches(cell: Cell, workload: Workload, device: str, count: int) -> list[Batch]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from bench.core.cell import Cell
 from bench.core.samples import marked
 from bench.processes.cluster import nodes
 from bench.processes.process import CellProcess
@@ -27,6 +28,8 @@ from bench.step.timing import calls_per_block
 
 #: Launches of a cell whose settings do not say how many.
 LAUNCHES = 3
+
+_STEPS_ALONE = 2  # of an arm that was warmed up beside others, before its first block
 
 _RANK_MIB = 500.0  # of the program of a rank, and of the torchrun that it may have for itself
 #: Operations per second that any processor does, the side of a product that shows what this one does, and how much
@@ -149,15 +152,19 @@ def _launch(
     arms: list[tuple[Outcome, CellProcess]] = []
     blocks: dict[int, list[dict[str, Any]]] = {id(outcome): [] for outcome in outcomes}
     try:
+        at_once = all(_prepares_beside_others(outcome.cell) for outcome in outcomes)
         for outcome in outcomes:
             timing = outcome.cell.timing_settings
-            process = CellProcess(serve, outcome.cell, session.data, timing["time_limit_s"])
-            arms.append((outcome, process))
-            columns = _ask(outcome, process) or {}
-            if shapes := columns.pop("tensorized", []):
-                outcome.columns["samples"]["tensorized"] = shapes
-            outcome.columns.update(columns)
+            arms.append((outcome, CellProcess(serve, outcome.cell, session.data, timing["time_limit_s"])))
+            if not at_once:
+                _note_ready(*arms[-1])
+                progress(outcome, 0.3)
+        for outcome, process in arms if at_once else ():
+            _note_ready(outcome, process)
             progress(outcome, 0.3)
+        for outcome, process in arms if at_once else ():  # what a step takes alone
+            if block := _ask(outcome, process, "block", _STEPS_ALONE):
+                outcome.columns["step_ms"] = min(block["ms"])
         number = 0
         while outcomes and number < timing["blocks"] + timing["extra_blocks"]:
             running = [(outcome, process) for outcome, process in arms if outcome.status == "ok"]
@@ -182,6 +189,22 @@ def _launch(
         for outcome, process in arms:
             outcome.columns["samples"]["blocks"] += blocks[id(outcome)]
             process.stop()
+
+
+def _prepares_beside_others(cell: Cell) -> bool:
+    """Return whether an arm may be built and warmed up while others are: on a GPU, where nothing of that is timed.
+
+    On a CPU they would crowd one another out, and what a compilation takes is recorded.
+    """
+    return cell.device == "cuda" and not cell.compile and cell.world_size == 1
+
+
+def _note_ready(outcome: Outcome, process: CellProcess) -> None:
+    """Wait until an arm is warmed up, and keep what is known of it by then."""
+    columns = _ask(outcome, process) or {}
+    if shapes := columns.pop("tensorized", []):
+        outcome.columns["samples"]["tensorized"] = shapes
+    outcome.columns.update(columns)
 
 
 def _ask(outcome: Outcome, process: CellProcess, word: str = "", content: Any = None) -> Any:

@@ -11,7 +11,7 @@ from bench.core.record import read_all
 from bench.measures.check import check_columns
 from bench.protocol import Data
 from bench.runner.results import Results
-from bench.step.train_step import TrainStep
+from bench.step.train_step import TrainStep, build_step
 from bench.workloads import open_cell_workload
 from comera.lookup import VARIANTS
 
@@ -56,6 +56,17 @@ def test_steps_of_an_arm_pass_on_a_cpu(method):
     assert rows["captured steps"]["passed"] is None
     assert "needs a CUDA device" in rows["captured steps"]["message"]
     assert ("update of the 8-bit optimizer" in rows) == (method == "galore")
+
+
+def test_the_captured_step_is_captured_and_the_one_beside_it_is_not(monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench.measures.check, "graph_unsupported", lambda *_: "")
+    monkeypatch.setattr(
+        bench.measures.check, "build_step", lambda cell, *_, **double: asked.append(cell) or build_step(cell, *_, **double)
+    )
+    row = rows_of(checked(a_check(compile=True)))["captured steps"]
+    assert "CUDA" in row["message"]  # as far as a CPU comes
+    assert [(cell.cuda_graph, cell.compile) for cell in asked[-2:]] == [(False, False), (True, False)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -74,9 +74,9 @@ def arms(monkeypatch):
     assert not arms.alive, "every process is stopped"
 
 
-def outcomes_of(names=ARMS, mib=1.0, **timing):
+def outcomes_of(names=ARMS, mib=1.0, device="cpu", compile=False, **timing):
     timing_settings = {**TIMING, "blocks": 3, "extra_blocks": 2, "disturbed": 1.25, **timing}
-    cells = [a_cell(method=name, timing_settings=timing_settings) for name in names]
+    cells = [a_cell(method=name, timing_settings=timing_settings, device=device, compile=compile) for name in names]
     return [Outcome(cell, columns={"peak_memory_predicted_mib": mib}) for cell in cells]
 
 
@@ -136,6 +136,32 @@ def test_a_failure_in_a_later_launch_ends_that_arm_alone_and_keeps_its_blocks(ar
     assert [(one["launch"], one["block"]) for one in blocks_of(found["dense"])] == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert len(blocks_of(found["comera"])) == 9
     assert [arm for arm, word in arms.log if word == "ready"].count("dense") == 2
+
+
+def test_arms_on_a_gpu_prepare_side_by_side_and_then_show_alone_what_a_step_takes(arms, monkeypatch):
+    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 1e6)  # noqa: ARG005
+    alive, answer = [], StandIn.answer
+
+    def answers_slowly(stand_in):
+        alive.append(len(arms.alive))
+        return {**answer(stand_in), "step_ms": 1000.0}  # beside the others
+
+    monkeypatch.setattr(StandIn, "answer", answers_slowly)
+    outcomes = outcomes_of(device="cuda", launches=1, block_seconds=0.1, max_steps=20)
+    time_cells(outcomes, time_cell, session())
+    assert alive == [len(ARMS)] * len(ARMS)
+    assert arms.log[: 2 * len(ARMS)] == [(arm, word) for word in ("ready", "block") for arm in ARMS]
+    for outcome in outcomes:
+        assert [len(block["ms"]) for block in blocks_of(outcome)] == [10] * 3
+        assert outcome.columns["step_ms"] == 10.0
+
+
+def test_arms_that_compile_prepare_one_after_another_on_a_gpu_too(arms, monkeypatch):
+    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 1e6)  # noqa: ARG005
+    alive, answer = [], StandIn.answer
+    monkeypatch.setattr(StandIn, "answer", lambda self: (alive.append(len(arms.alive)), answer(self))[1])
+    time_cells(outcomes_of(device="cuda", compile=True, launches=1), time_cell, session())
+    assert alive == [1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("arms")

@@ -1,6 +1,15 @@
 """A stand-in for CUDA Graphs on a CPU: it records what it is given, and replays it by calling it again."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class NoCopiesOfNumbers(TorchDispatchMode):
+    """Refuses tensors of Python's numbers: on a device they are copied from the CPU, which no capture allows."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ARG002 - torch's signature
+        assert func is not torch.ops.aten.lift_fresh.default, "a captured step makes a tensor of Python's numbers"
+        return func(*args, **(kwargs or {}))
 
 
 class RecordedGraphs:
@@ -35,7 +44,8 @@ class RecordedGraphs:
 
         def replay():
             self.log.append("replay")
-            result.copy_(work())
+            with NoCopiesOfNumbers():
+                result.copy_(work())
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 if gradient is not None and parameter.grad is not None:
                     gradient.copy_(parameter.grad)
