@@ -66,6 +66,8 @@ _TF32_UPDATE = (
     "GaLore projects by TF32 products, and where a gradient is about zero Adam makes whole steps of their rounding"
 )
 
+_CHECKPOINTED = "no capture works with checkpoint=true, which reads the generator's state"
+
 #: Parts of a tensorized layer that have a gradient, in the order of its chain.
 _GRADIENTS = ("gradient of the cores", "gradient of the diagonals", "gradient of the bias")
 
@@ -256,7 +258,8 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
             yield _row(title, None, None, _TF32_UPDATE)
         else:
             yield _row(title, tolerance, False, failure) if failure else _judged(title, compared[name], tolerance)
-    if reason := graph_unsupported(build_for(cell), cell.device):
+    reason = graph_unsupported(build_for(cell), cell.device) or (_CHECKPOINTED if cell.checkpoint else None)
+    if reason:
         yield _row("captured steps", None, None, reason)
     else:
         yield _checked("captured steps", CAPTURE_TOLERANCES[cell.precision], lambda: _captured(cell, workload))
