@@ -110,7 +110,7 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
 
     Steps that compile, and those before a capture, are unlike the later ones. On a CPU every batch then has three
     turns, within the time of two blocks. CUDA Graph replays bypass the caching allocator, so peaks are counted from the
-    step that is captured on.
+    step that is captured on; else from the first of two, since that one begins without the optimizer's state.
     """
     if cell.compile:
         torch.compiler.config.force_disable_caches = True  # else an earlier cell would have compiled for this one
@@ -120,7 +120,8 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     timer.warm_up(max(unlike - 1, 0))
     if cell.device == "cuda":
         begin_peak()
-    step_ms = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, 2 if unlike else 1))
+    least = 2 if unlike or cell.device == "cuda" else 1
+    step_ms = timer.warm_up(max(cell.timing_settings["warmup_steps"] - unlike, least))
     if cell.device == "cpu" and cell.world_size == 1:
         # Sizes may depend on the batch, and the heap grows, at the cost of page faults, until it has seen the largest;
         # what calibration keeps lies in it too, and would else take the place of something in the first block.

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from small_cells import a_cell
+from small_cells import TIMING, a_cell
 
 import bench.measures.run
 import bench.step.timing
@@ -231,6 +231,19 @@ def test_what_falls_due_on_every_step_is_part_of_the_step(answers):
     assert ready["rare_periods"] == {}
     assert len(block["ms"]) == 2
     assert rare == {}
+
+
+@pytest.mark.parametrize(("before_capture", "done_before"), [(0, 0), (3, 3)])
+def test_a_peak_on_a_gpu_is_of_steps_with_the_state_of_the_optimizer(monkeypatch, before_capture, done_before):
+    log = []
+    monkeypatch.setattr(bench.measures.run, "begin_peak", lambda: log.append("peak from here"))
+    for statistic in ("max_memory_allocated", "max_memory_reserved"):
+        monkeypatch.setattr(torch.cuda, statistic, lambda: 3 * 2**20)
+    step = SimpleNamespace(steps_before_capture=before_capture)
+    timer = SimpleNamespace(step=step, batches=[{}], warm_up=lambda steps: log.extend(steps * ["step"]) or 1.0)
+    cell = a_cell(device="cuda", timing_settings={**TIMING, "warmup_steps": 1})
+    assert bench.measures.run._warm_up(cell, timer)["peak_memory_allocated_mib"] == 3.0
+    assert log == [*done_before * ["step"], "peak from here", "step", "step"]
 
 
 @pytest.mark.parametrize(
