@@ -31,14 +31,18 @@ def select(records: Records) -> list[frame.Page]:
     for device, df in frame.by_device(records):
         peaks = df[["peak_memory_predicted_mib", "peak_memory_allocated_mib"]]
         both = (df["status"] == "ok") & (peaks.fillna(0.0) > 0).all(axis=1)
-        checks = df[both & ~df["compile"] & ~df["cuda_graph"]]
-        failed = frame.each(df[(df["measure"] == "allocator_peak") & (df["status"] != "ok")])
+        plain = ~df["compile"] & ~df["cuda_graph"]
+        checks = df[both & plain]
+        kind = "cuda" if (checks["predicted_for"] == "cuda").any() else "cpu"
+        measures = (
+            ["allocator_peak", "run"] if kind == "cuda" else ["allocator_peak"]
+        )  # timed steps on CUDA have a peak
+        failed = frame.each(df[df["measure"].isin(measures) & plain & (df["status"] != "ok")])
         reasons = {f"{one.arm}, batch {one.batch_size:,}: {one.status}, {one_line(one.message)}" for one in failed}
         notes = [f"No check of {reason}." for reason in sorted(reasons)]
         if toggled := both.sum() - len(checks):
             left_out = f"{toggled} record(s) of captured or compiled steps are left out"
             notes.append(f"{left_out}: predictions are of plain ones.")
-        kind = "cuda" if (checks["predicted_for"] == "cuda").any() else "cpu"
         shown = frame.oldest_first(checks)
         pages.append(frame.Page(device=device["device"], kind=kind, df=shown, left_out=tuple(notes)))
     return [page for page in pages if len(page.df)]

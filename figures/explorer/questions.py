@@ -1,5 +1,6 @@
 """The questions on which the explorer opens: each sets both axes and the filters, so that one click answers it."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,8 @@ OWN = ExplorerQuestion(
     {"source": "your model", "batch_size": 8},
 )
 
+_FEW = 3  # points, too few to answer a question
+
 #: The page opens on the first of these that its records answer.
 QUESTIONS = (
     ExplorerQuestion(
@@ -67,7 +70,8 @@ QUESTIONS = (
 def asked(points: Sequence[Mapping[str, Any]], questions: Iterable[ExplorerQuestion]) -> list[dict[str, Any]]:
     """Return the questions that the points answer, each with the filters that leave like points.
 
-    A filter that a question leaves open takes the value of the newest point, such as the newest device.
+    A filter that a question leaves open takes the value of the newest point, such as the newest device, of those values
+    that more than :data:`_FEW` points have, if any.
 
     Example:
         >>> question = ExplorerQuestion("Which is fastest?", "time", "memory", {"batch_size": 8})
@@ -86,7 +90,9 @@ def asked(points: Sequence[Mapping[str, Any]], questions: Iterable[ExplorerQuest
             continue
         filters = dict(question.filters)
         for key in ALIKE:
-            newest = max(left, key=lambda point: (point.get("recorded_at", ""), point.get("cell_id", "")))
+            counts = Counter(point.get(key) for point in left)
+            enough = [point for point in left if counts[point.get(key)] > _FEW] or left
+            newest = max(enough, key=lambda point: (point.get("recorded_at", ""), point.get("cell_id", "")))
             if key in newest and len({point.get(key) for point in left}) > 1:
                 filters[key] = newest[key]
                 left = [point for point in left if point.get(key) == newest[key]]

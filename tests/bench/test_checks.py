@@ -62,7 +62,9 @@ def test_the_captured_step_is_captured_and_the_one_beside_it_is_not(monkeypatch)
     asked = []
     monkeypatch.setattr(bench.measures.check, "graph_unsupported", lambda *_: "")
     monkeypatch.setattr(
-        bench.measures.check, "build_step", lambda cell, *_, **double: asked.append(cell) or build_step(cell, *_, **double)
+        bench.measures.check,
+        "build_step",
+        lambda cell, *_, **double: asked.append(cell) or build_step(cell, *_, **double),
     )
     row = rows_of(checked(a_check(compile=True)))["captured steps"]
     assert "CUDA" in row["message"]  # as far as a CPU comes
