@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class NoCopiesOfNumbers(TorchDispatchMode):
     """Refuses tensors of Python's numbers: on a device they are copied from the CPU, which no capture allows."""
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ARG002 - torch's signature
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert func is not torch.ops.aten.lift_fresh.default, "a captured step makes a tensor of Python's numbers"
         return func(*args, **(kwargs or {}))
 
