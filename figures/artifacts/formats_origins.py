@@ -53,7 +53,7 @@ class Origins(frame.Page):
     """The searches of one device, by where the weights come from.
 
     ``origin`` is ``scratch``, ``decomposed`` or ``pruned``, its ``origin_amount`` how many steps were dense, or which
-    share of the cores was left.
+    share of its size was left.
     """
 
     lines: pd.DataFrame
@@ -67,13 +67,13 @@ def select(records: Records) -> list[Origins]:
     pages = []
     for device, df in frame.by_device(records):
         optimizer, dense = frame.column(df, "training.recipe.optimizer"), frame.column(df, "stages.dense")
-        pruned = df["size_target"].notna()
+        pruned = df["target_ratio"].notna()
         runs = df.assign(
             optimizer=optimizer,
             bed=frame.settings(df, _BED),
             train_steps=df["train_steps"].fillna(0),
             origin=np.select([dense.notna(), pruned], ["decomposed", "pruned"], "scratch"),
-            origin_amount=dense.where(dense.notna(), df["size_target"]).astype(float).fillna(0.0),
+            origin_amount=dense.where(dense.notna(), df["target_ratio"]).astype(float).fillna(0.0),
         )
         runs = runs[(df["measure"] == "train") & optimizer.notna()]
         own = runs[runs["experiment"].isin(EXPERIMENTS)]
@@ -107,7 +107,7 @@ def words_of(origin: str, amount: float) -> str:
     """
     if origin == "decomposed":
         return f"decomposed after {amount:,.0f} dense steps"
-    return "from scratch" if origin == "scratch" else f"pruned to {amount:.3g} of its cores"
+    return "from scratch" if origin == "scratch" else f"pruned to {amount:.3g} of its size"
 
 
 def table(page: Origins) -> pd.DataFrame:
