@@ -41,7 +41,7 @@ def assert_same(found, expected, within=0.0):
     ("name", "ratio", "within"),
     [
         ("dense+checkpoint", None, 0.0),
-        ("comera", 4, 0.02),
+        pytest.param("comera", 4, 0.02, marks=pytest.mark.slow),
         *(pytest.param(name, None, 1e-4, marks=pytest.mark.slow) for name in _KEEPING),
         *(pytest.param(name, 4, 0.02, marks=pytest.mark.slow) for name in _STRUCTURED),
     ],
@@ -64,7 +64,9 @@ def test_the_largest_batch_fits_and_the_next_does_not(name, tmp_path):
     assert steps.at(largest).peak_bytes <= room < steps.at(largest + 1).peak_bytes
 
 
-@pytest.mark.parametrize(("kind", "device"), [("gpt2", "cuda"), ("llama", "cpu"), ("llama", "cuda")])
+@pytest.mark.parametrize(
+    ("kind", "device"), [("gpt2", "cuda"), pytest.param("llama", "cpu", marks=pytest.mark.slow), ("llama", "cuda")]
+)
 def test_the_peak_is_that_of_a_prediction_without_meters(kind, device, tmp_path):
     steps = steps_of(saved(tmp_path, kind), "dense", device=device, precision="fp32")
     memory = predict_memory(steps.model, steps.method(steps.model), 4, "fp32", device, 0)

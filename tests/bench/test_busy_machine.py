@@ -103,6 +103,7 @@ def swept(tmp_path, pairs, cell_processes):  # noqa: ARG001
     return sweep
 
 
+@pytest.mark.slow
 def test_a_sweep_knows_the_best_of_its_machine_from_all_records_of_the_folder(swept, tmp_path, monkeypatch):
     monkeypatch.setattr(bench.runner.progress, "BUSY", 100.0)
     swept()

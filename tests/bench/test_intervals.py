@@ -152,6 +152,7 @@ def test_a_range_holds_what_differs_from_launch_to_launch() -> None:
         assert 0.5 <= ratio.low < 0.51 < 0.59 < ratio.high < 0.605
 
 
+@pytest.mark.slow
 def test_intervals_cover_launches_as_often_as_they_say() -> None:
     """Of a normal law over launches; blocks renamed to launches of their own would hold it in about half of all."""
     random, inside = np.random.default_rng(5), {True: 0, False: 0}

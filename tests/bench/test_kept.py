@@ -104,6 +104,7 @@ class Recomputing(TinyWorkload):
         return model
 
 
+@pytest.mark.slow
 def test_what_is_recomputed_is_not_kept():
     plain, again = kept(), kept(Checkpointed())
     assert set(by_kind(again)) == {"norms"}  # what the next block begins with

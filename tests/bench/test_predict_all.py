@@ -33,6 +33,7 @@ def answered(word: str) -> str:
     return word.upper()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_a_process_that_ends_or_fails_takes_no_other_with_it():
     words = ("dies", "one", "fails", "two")

@@ -140,6 +140,7 @@ print(len(comera.tensorized_layers(AutoModelForCausalLM.from_pretrained(sys.argv
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "printed"), [(WITHOUT_COMERA_THEN_WITH, ["True", "True", "5"]), (BEFORE_TRANSFORMERS, ["False", "5"])]
 )
