@@ -98,14 +98,15 @@ def shown(_: Page, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
-    """Return sizes of batches, ratios, and the widths at which an arm is not surely faster than dense training."""
+    """Return sizes of batches, ratios, and the widths at which an arm is slower than dense training, or may be."""
     best = fastest(table)
-    slow = best[best["best_dense_over_arm_low"].fillna(best["best_dense_over_arm"]) <= 1]
+    low, high = (best[f"best_dense_over_arm_{end}"].fillna(best["best_dense_over_arm"]) for end in ("low", "high"))
+    slow = best.assign(how=high.lt(1).map({True: "slower", False: "not surely faster"}))[low <= 1]
     return {
         "parts": {part: title for part, (title, _) in PARTS.items() if part in set(table["part"])},
         "batches": table.groupby("part")["batch_size"].first(),
         "ratios": page.df[page.df["ratio"] > 0].groupby("workload")["ratio"].last(),
-        "slow": slow.groupby(["part", "arm"], sort=False)["width"].agg(list),
+        "slow": slow.groupby(["part", "arm", "how"], sort=False)["width"].agg(list),
     }
 
 
