@@ -34,9 +34,7 @@ def select(records: Records) -> list[frame.Page]:
         plain = ~df["compile"] & ~df["cuda_graph"]
         checks = df[both & plain]
         kind = "cuda" if (checks["predicted_for"] == "cuda").any() else "cpu"
-        measures = (
-            ["allocator_peak", "run"] if kind == "cuda" else ["allocator_peak"]
-        )  # timed steps on CUDA have a peak
+        measures = ["allocator_peak", *(["run"] if kind == "cuda" else [])]  # on CUDA timed steps have a peak too
         failed = frame.each(df[df["measure"].isin(measures) & plain & (df["status"] != "ok")])
         reasons = {f"{one.arm}, batch {one.batch_size:,}: {one.status}, {one_line(one.message)}" for one in failed}
         notes = [f"No check of {reason}." for reason in sorted(reasons)]
