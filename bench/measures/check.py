@@ -38,7 +38,7 @@ from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
 from bench.step.low_precision import PLAIN
 from bench.step.train_step import TrainStep, batches_on, build_step, tf32_products
-from bench.step.unsupported import graph_unsupported
+from bench.step.unsupported import toggles_unsupported
 from comera import TTLinear, TTMEmbedding
 from comera.capture import fixed_shapes
 from comera.contraction import Plan, candidates
@@ -65,8 +65,6 @@ _STEPS, _CAPTURED_STEPS = 5, 10
 _TF32_UPDATE = (
     "GaLore projects by TF32 products, and where a gradient is about zero Adam makes whole steps of their rounding"
 )
-
-_CHECKPOINTED = "no capture works with checkpoint=true, which reads the generator's state"
 
 #: Parts of a tensorized layer that have a gradient, in the order of its chain.
 _GRADIENTS = ("gradient of the cores", "gradient of the diagonals", "gradient of the bias")
@@ -258,8 +256,8 @@ def _step_checks(cell: Cell, workload: Workload) -> Iterator[Row]:
             yield _row(title, None, None, _TF32_UPDATE)
         else:
             yield _row(title, tolerance, False, failure) if failure else _judged(title, compared[name], tolerance)
-    reason = graph_unsupported(build_for(cell), cell.device) or (_CHECKPOINTED if cell.checkpoint else None)
-    if reason:
+    captured = replace(cell, cuda_graph=True, compile=False)
+    if reason := toggles_unsupported(captured, build_for(cell), workload.build()):
         yield _row("captured steps", None, None, reason)
     else:
         yield _checked("captured steps", CAPTURE_TOLERANCES[cell.precision], lambda: _captured(cell, workload))

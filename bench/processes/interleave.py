@@ -159,12 +159,13 @@ def _launch(
             if not at_once:
                 _note_ready(*arms[-1])
                 progress(outcome, 0.3)
-        for outcome, process in arms if at_once else ():
-            _note_ready(outcome, process)
-            progress(outcome, 0.3)
-        for outcome, process in arms if at_once else ():  # what a step takes alone
-            if block := _ask(outcome, process, "block", _STEPS_ALONE):
-                outcome.columns["step_ms"] = min(block["ms"])
+        if at_once:
+            for outcome, process in arms:
+                _note_ready(outcome, process)
+                progress(outcome, 0.3)
+            for outcome, process in arms:  # what a step takes alone
+                if block := _ask(outcome, process, "block", _STEPS_ALONE):
+                    outcome.columns["step_ms"] = min(block["ms"])
         number = 0
         while outcomes and number < timing["blocks"] + timing["extra_blocks"]:
             running = [(outcome, process) for outcome, process in arms if outcome.status == "ok"]

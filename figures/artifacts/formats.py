@@ -79,6 +79,12 @@ class Formats(frame.Page):
         return str(trained.iloc[-1].metric.get("unit", ""))
 
     @property
+    def launches_decide(self) -> bool:
+        """Return whether steps were timed on CUDA without CUDA Graph."""
+        timed = self.df[self.df["measure"] == "run"]
+        return bool((timed["predicted_for"].eq("cuda") & ~timed["cuda_graph"].astype(bool)).any())
+
+    @property
     def probes(self) -> dict[str, float]:
         """Return the reported loss of simple models by name."""
         found = self.probed.samples["probes"] if self.probed else {}

@@ -60,7 +60,7 @@ def test_steps_of_an_arm_pass_on_a_cpu(method):
 
 def test_the_captured_step_is_captured_and_the_one_beside_it_is_not(monkeypatch):
     asked = []
-    monkeypatch.setattr(bench.measures.check, "graph_unsupported", lambda *_: "")
+    monkeypatch.setattr(bench.measures.check, "toggles_unsupported", lambda *_: None)
     monkeypatch.setattr(
         bench.measures.check,
         "build_step",
