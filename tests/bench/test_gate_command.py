@@ -1,9 +1,13 @@
 """The gate as a command: exit statuses, what it prints, and how a baseline is accepted."""
 
+import concurrent.futures
+import functools
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +98,17 @@ def test_a_new_and_a_vanished_benchmark_are_named(gate, monkeypatch):
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_it_goes_on_alone_when_its_other_process_dies(gate, monkeypatch):
+    of(monkeypatch, *(replace(SMALL, name=f"small-{number}") for number in range(9)))
+    baseline.main()
+    dying = functools.partial(ProcessPoolExecutor, initializer=os._exit, initargs=(1,))
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", dying)
+    status, printed = gate()
+    assert (status, "10 green, 0 regressions, 0 could not run" in printed) == (0, True), printed
+
+
 def test_without_a_baseline_it_cannot_run(gate):
     status, output = gate()
     assert status == 2

@@ -1,8 +1,10 @@
 """Every exact benchmark against the baseline; any difference is a regression until it is accepted."""
 
+import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -36,7 +38,10 @@ def traced(request: pytest.FixtureRequest) -> Iterator[Callable[[ExactBenchmark]
 
         def numbers(cell: ExactBenchmark) -> Numbers:
             future = elsewhere[cell.name]
-            return measure(cell) if future.cancel() else future.result()
+            if not future.cancel():
+                with contextlib.suppress(BrokenProcessPool):  # that process has died; this one goes on alone
+                    return future.result()
+            return measure(cell)
 
         yield numbers
         pool.shutdown(cancel_futures=True)
