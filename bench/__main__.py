@@ -5,13 +5,14 @@ import json
 import os
 import sys
 import textwrap
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
 from bench.core.files import temporary_folder
 from bench.core.plugins import import_plugins
 from bench.core.processors import check_threads
-from bench.errors import CONF, Mistake, Parser, experiments, stop_with, unwritten
+from bench.errors import CONF, KILLED, Mistake, Parser, experiments, stop_with, unwritten
 from bench.interrupts import interruptible
 
 COMMANDS = {
@@ -142,6 +143,8 @@ def main() -> None:
         except BrokenPipeError:  # the reader, such as head, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
+        except BrokenExecutor:
+            stop_with(KILLED, status=1)
         except OSError as error:
             stop_with(unwritten(error), status=1)
 

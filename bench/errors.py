@@ -7,6 +7,9 @@ from typing import NoReturn
 
 CONF = Path(__file__).parent / "conf"
 
+#: What is said where a process that shares the work is gone (``concurrent.futures.BrokenExecutor``).
+KILLED = "a process of this command was killed, most likely for want of memory; give the same command again."
+
 
 class Mistake(ValueError):
     """A mistake of the user; the message is one sentence, and the command line prints it."""

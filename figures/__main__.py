@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +22,7 @@ import pandas as pd
 from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.reading import user_path
 from bench.core.record import RecordError, read_all
-from bench.errors import ConfigError, unwritten
+from bench.errors import KILLED, ConfigError, unwritten
 from figures import frame
 from figures.artifact import Artifact
 from figures.claims.claims import LedgerError
@@ -277,6 +278,9 @@ def _run(words: Sequence[str], program: str, prefix: str) -> int:
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except BrokenExecutor:
+        print(f"{prefix}{KILLED}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"{prefix}{unwritten(error)}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Everything drawn at once: the project's own pages are as they are committed, and what differs is named."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from matplotlib.figure import Figure
 from pages import ARTIFACTS, RENDERED
 
 from bench.core.record import write
+from bench.errors import KILLED
+from figures import redraw
 from figures.__main__ import main
 from figures.draw.plotted import plotted_digest
 from figures.redraw import SUFFIXES, Sheet, digest_in, sheets
@@ -93,6 +96,21 @@ def test_a_picture_of_other_looks_is_drawn_anew_but_does_not_differ(
     assert path.read_bytes() == b"other pixels"
     assert drawing(drawn, capsys)[0] == 0
     assert path.read_bytes() == before
+
+
+def killed(*_: Any) -> None:
+    os._exit(1)
+
+
+def test_a_process_that_is_killed_is_one_sentence_and_nothing_is_written(
+    drawn: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redraw, "_draw_sheet", killed)
+    before = {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()}
+    status, said = drawing(drawn, capsys)
+    assert status == 1
+    assert said.strip() == KILLED
+    assert {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()} == before
 
 
 def test_every_artifact_is_a_sheet_and_those_of_other_experiments_too() -> None:
