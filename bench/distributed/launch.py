@@ -76,7 +76,7 @@ class Ranks:
         self._connections: dict[int, Connection] = {}
         self._round = -1  # how often the ranks that are connected have been started anew
         self._links: Any = None
-        self._polite = False
+        self._polite = True
 
     def __enter__(self) -> "Ranks":
         with self._stack:
@@ -96,8 +96,12 @@ class Ranks:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._polite = kind is None
+        self._polite &= kind is None
         self._ending.close()
+
+    def give_up(self) -> None:
+        """Have the ranks killed at the end, not waited for: one has failed, for which the others wait."""
+        self._polite = False
 
     def shape(self) -> None:
         """Limit the links between ranks to the rate of the cell."""
@@ -316,6 +320,7 @@ def relay(
                     ranks.send("leave", None)
                     continue  # torchrun starts all anew, or ends
                 connection.send(answer)
+                ranks.give_up()
                 return
             if word == "progress":
                 connection.send(answer)
