@@ -20,7 +20,7 @@ from figures.draw.footnotes import Footnotes
 from figures.draw.layout import Paper, legend
 from figures.draw.style import FAINT, INK, MEMORY_FILLS, TIME_FILLS, Fill, fill_handle, note, number_axis
 from figures.stats.cells import CATEGORIES, by_category
-from figures.text import DISTURBED, OLDER, UNPAIRED, significant
+from figures.text import DISTURBED, NOT_RECORDED, OLDER, UNPAIRED, significant
 
 _ROW = 0.185  # inches of a row
 _LABEL_ROOM, _MARK_ROOM = 0.12, 0.01  # of the width of all panels, for the label behind the longest bar of one
@@ -84,12 +84,16 @@ class BarPage:
     def times(self, table: pd.DataFrame, per: str, legend: Mapping[str, str], words: str = "") -> None:
         """Add a band of times, the steps and then the amortised rare events, with a panel per batch size.
 
+        Nothing is added where no time is recorded.
+
         Args:
             table: with the columns of :func:`figures.stats.time_values.time_columns`.
             per: ``epoch`` or ``step``.
             legend: the words of the legend by fill.
             words: what follows in the heading.
         """
+        if (table["time_status"] == NOT_RECORDED).all():
+            return
         name, (unit, scale) = time_column(per), unit_of(table, per)
         is_own = table["arm" if "arm" in table else "variant"] == self.over
         rare = table.get(name.replace("time", "rare"), pd.Series(0.0, table.index)).fillna(0.0) * scale

@@ -89,19 +89,26 @@ def _round_places(figure: Any) -> None:
 def legend(
     figure: Any, handles: Sequence[Any], columns: int, title: str = "", side: str = "left", **style: Any
 ) -> None:
-    """Draw a legend above the axes of a subfigure, with so many entries on a line and the heading as its title."""
-    figure.legend(
-        handles=handles,
-        loc=f"outside upper {side}",
-        ncols=columns,
-        title=title,
-        alignment="left",
-        borderpad=0,
-        title_fontproperties={"weight": "bold", "size": 8.5},
-        borderaxespad=_PAD * 72 / 7,
-        labelspacing=0.35,
-        **style,
-    )
+    """Draw a legend above the axes of a subfigure, with the heading as its title.
+
+    On a line are so many entries, or as many as fit.
+    """
+    for fewer in range(columns, 0, -1):
+        drawn = figure.legend(
+            handles=handles,
+            loc=f"outside upper {side}",
+            ncols=fewer,
+            title=title,
+            alignment="left",
+            borderpad=0,
+            title_fontproperties={"weight": "bold", "size": 8.5},
+            borderaxespad=_PAD * 72 / 7,
+            labelspacing=0.35,
+            **style,
+        )
+        if fewer == 1 or drawn.get_window_extent().width <= INNER * DPI:
+            return
+        drawn.remove()
 
 
 def panel_page(

@@ -14,6 +14,7 @@ from figures.draw import bars
 from figures.draw.captions import Caption
 from figures.draw.layout import WIDTH, panel_page
 from figures.draw.style import DPI, TIME_FILLS, house_style
+from figures.text import NOT_RECORDED
 
 LINES = ("A fact. " * 40, "another fact")
 
@@ -47,12 +48,12 @@ def _area(one: Bbox, other: Bbox) -> float:
     "title", ["A title", "A title that is longer than the page is wide, as one with a result. " * 3]
 )
 @pytest.mark.parametrize("footnotes", [(), LINES])
-@pytest.mark.parametrize("rows", [[[""]], [["a", "b", "c"], ["d"]]])
+@pytest.mark.parametrize(("rows", "entry"), [([[""]], "entry"), ([["a", "b", "c"], ["d"]], "an entry of many words")])
 def test_panels_have_their_height_and_nothing_overlaps(
-    rows: list[list[str]], footnotes: tuple[str, ...], title: str
+    rows: list[list[str]], entry: str, footnotes: tuple[str, ...], title: str
 ) -> None:
     with house_style():
-        handles = [Patch(label=f"entry {number}") for number in range(7)]
+        handles = [Patch(label=f"{entry * 2} {number}") for number in range(7)]
         page, found = panel_page(Caption(title, LINES, footnotes), rows, 2.0, handles, 4)
         axes = [one for line in found for one in line]
         for one in axes:
@@ -61,6 +62,12 @@ def test_panels_have_their_height_and_nothing_overlaps(
         _check(figure, axes=len(axes), texts=4 if footnotes else 3)
         assert figure.get_figwidth() == WIDTH
         assert [one.bbox.height / DPI for one in axes] == pytest.approx([2.0] * len(axes), abs=0.03)
+
+
+def test_where_nothing_is_timed_no_panel_is_empty() -> None:
+    sheet = bars.BarPage("cpu", "comera")
+    sheet.times(pd.DataFrame({"time_status": [NOT_RECORDED] * 2}), "step", {})
+    assert sheet.bands == []
 
 
 @pytest.mark.slow
