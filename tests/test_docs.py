@@ -137,6 +137,7 @@ def test_every_linked_file_is_there(page) -> None:
         assert (ROOT / page).parent.joinpath(target).is_file(), target
 
 
+@pytest.mark.slow
 def test_numbers_and_verdicts_are_those_of_the_reference_records(monkeypatch, capsys) -> None:
     """``python -m figures docs`` makes them so."""
     monkeypatch.chdir(ROOT)
