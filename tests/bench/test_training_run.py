@@ -104,175 +104,142 @@ def killed(cell, workload, folder, monkeypatch, name, call, **upkeep):
             run.run()
 
 
-class TestResume:
-    def test_the_runs_do_what_the_tests_are_about(self, undisturbed):
-        """Ranks close at the end of each stage, or on the schedule in the middle of one."""
-        ranks = {
-            arm: [row["ranks"] for row in left["columns"]["samples"]["curve"]] for arm, left in undisturbed.items()
-        }
-        first, end_of_early, second, end_of_late = ranks["comera"]
-        assert first != end_of_early == second != end_of_late
-        assert ranks["comera, cut every 4 steps"][1] != ranks["comera, cut every 4 steps"][2]
-        assert [row["step"] for row in undisturbed["dense"]["columns"]["samples"]["curve"]] == [6, 8, 12, 15]
+def test_the_runs_do_what_the_tests_are_about(undisturbed):
+    """Ranks close at the end of each stage, or on the schedule in the middle of one."""
+    ranks = {arm: [row["ranks"] for row in left["columns"]["samples"]["curve"]] for arm, left in undisturbed.items()}
+    first, end_of_early, second, end_of_late = ranks["comera"]
+    assert first != end_of_early == second != end_of_late
+    assert ranks["comera, cut every 4 steps"][1] != ranks["comera, cut every 4 steps"][2]
+    assert [row["step"] for row in undisturbed["dense"]["columns"]["samples"]["curve"]] == [6, 8, 12, 15]
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("arm", "moment"), KILLS)
-    def test_killed_anywhere_it_ends_as_if_left_alone(self, workload, undisturbed, tmp_path, monkeypatch, arm, moment):
-        cell = a_training_cell(**ARMS[arm])
-        killed(cell, workload, tmp_path / "run", monkeypatch, *MOMENTS[moment])
-        assert whole(cell, workload, tmp_path / "run") == undisturbed[arm]
 
-    @pytest.mark.parametrize("arm", ["comera, cut every 4 steps", "dense, padded", "comera, bf16"])
-    def test_killed_every_few_steps(self, workload, undisturbed, tmp_path, monkeypatch, arm):
-        cell = a_training_cell(**ARMS[arm])
-        for _ in range(4):
-            killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 4, checkpoint_steps=1)
-        run = a_run(cell, workload, tmp_path / "run")
-        assert run.at.step == 12
+@pytest.mark.slow
+@pytest.mark.parametrize(("arm", "moment"), KILLS)
+def test_killed_anywhere_it_ends_as_if_left_alone(workload, undisturbed, tmp_path, monkeypatch, arm, moment):
+    cell = a_training_cell(**ARMS[arm])
+    killed(cell, workload, tmp_path / "run", monkeypatch, *MOMENTS[moment])
+    assert whole(cell, workload, tmp_path / "run") == undisturbed[arm]
+
+
+@pytest.mark.parametrize("arm", ["comera, cut every 4 steps", "dense, padded", "comera, bf16"])
+def test_killed_every_few_steps(workload, undisturbed, tmp_path, monkeypatch, arm):
+    cell = a_training_cell(**ARMS[arm])
+    for _ in range(4):
+        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", 4, checkpoint_steps=1)
+    run = a_run(cell, workload, tmp_path / "run")
+    assert run.at.step == 12
+    run.run()
+    assert outcome(run) == undisturbed[arm]
+
+
+def test_a_finished_run_is_loaded_and_not_trained_again(workload, undisturbed, tmp_path):
+    for arm, did in (("dense", "predicted by code 01234567"), ("comera", "predicted and timed by code 01234567")):
+        cell, folder = a_training_cell(**ARMS[arm]), tmp_path / arm
+        whole(cell, workload, folder, git_commit="first")
+        before = files_in(folder)
+        run = a_run(cell, workload, folder, code_id="0123456789abcdef", git_commit="second")
+        run.step.loss = run.method.end_stage = pytest.fail
         run.run()
-        assert outcome(run) == undisturbed[arm]
+        assert did in run.columns()["message"]
+        assert run.columns()["samples"]["trained_by"] == [{"code_id": "c", "git_commit": "first"}]
+        assert files_in(folder) == before
+        assert "message" not in undisturbed[arm]["columns"]
 
-    def test_a_finished_run_is_not_trained_again(self, workload, undisturbed, tmp_path, monkeypatch):
-        cell = a_training_cell("comera")
-        whole(cell, workload, tmp_path / "run")
-        before = files_in(tmp_path)
-        run = a_run(cell, workload, tmp_path / "run")
-        kill_at(monkeypatch, run.step, "loss", 1)
+
+"""A late run takes its early stage from the run that has trained it."""
+
+
+def test_from_the_early_run_it_ends_as_from_scratch(workload, tmp_path):
+    settings = {"truncate_every": 4}
+    cell = a_training_cell("comera", settings=settings)
+    early = {"parent_folder": tmp_path / "early", "parent_identity": "mine"}
+    whole(a_training_cell("comera", late=0, settings=settings), workload, tmp_path / "early")
+    before = files_in(tmp_path / "early")
+    run = a_run(cell, workload, tmp_path / "late", **early)
+    assert run.at.step == 8
+    run.run()
+    assert outcome(run) == whole(cell, workload, tmp_path / "scratch")
+    assert files_in(tmp_path / "early") == before
+
+
+def test_it_ends_without_the_layers_that_no_longer_reach_the_loss(workload, tmp_path, monkeypatch):
+    cell = a_training_cell("comera", target=1.0, settings={"drop_unreachable": True})
+    left = {}
+    for disturbed in (False, True):
+        run = a_run(cell, workload, tmp_path / str(disturbed))
+        with torch.no_grad():
+            run.model.blocks[0].attention.output.diagonals.zero_()
+        run.save()
+        if disturbed:
+            killed(cell, workload, tmp_path / "True", monkeypatch, "end_stage", 1, checkpoint_steps=1)
+        run = a_run(cell, workload, tmp_path / str(disturbed))
         run.run()
-        assert outcome(run) == undisturbed["comera"]
-        assert files_in(tmp_path) == before
-
-    def test_code_that_only_loads_a_finished_run_has_not_trained_it(self, workload, undisturbed, tmp_path):
-        for arm, did in (("dense", "predicted"), ("comera", "predicted and timed")):
-            cell, folder = a_training_cell(**ARMS[arm]), tmp_path / arm
-            whole(cell, workload, folder, git_commit="first")
-            before = files_in(folder)
-            run = a_run(cell, workload, folder, code_id="0123456789abcdef", git_commit="second")
-            run.run()
-            assert run.columns()["message"] == f"trained by code c, {did} by code 01234567"
-            assert run.columns()["samples"]["trained_by"] == [{"code_id": "c", "git_commit": "first"}]
-            assert files_in(folder) == before
-            assert "message" not in undisturbed[arm]["columns"]
+        left[disturbed] = outcome(run)
+        dead = [name for name, ranks in ranks_of(run.model).items() if not any(ranks)]
+        assert [name.rpartition(".")[2] for name in dead] == ["query", "key", "value", "output"]
+    assert left[True] == left[False]
 
 
-class TestLateStage:
-    """A late run takes its early stage from the run that has trained it."""
+def test_the_size_aimed_at_is_a_share_of_that_at_the_stage_s_start(undisturbed):
+    _, start, *late = undisturbed["comera"]["columns"]["samples"]["curve"]
+    assert {row["size_target"] for row in late} == {0.5 * start["size_fraction"]}
+    assert "size_target" not in start
 
-    def test_from_the_early_run_it_ends_as_from_scratch(self, workload, tmp_path):
-        settings = {"truncate_every": 4}
-        cell = a_training_cell("comera", settings=settings)
-        early = {"parent_folder": tmp_path / "early", "parent_identity": "mine"}
-        whole(a_training_cell("comera", late=0, settings=settings), workload, tmp_path / "early")
-        before = files_in(tmp_path / "early")
-        run = a_run(cell, workload, tmp_path / "late", **early)
-        assert run.at.step == 8
+
+def test_every_row_comes_once_per_epoch_in_a_new_order(workload, tmp_path):
+    run = a_run(a_training_cell("dense", early=18, late=0), workload, tmp_path / "run")
+    batches, loss = [], run.step.loss
+
+    def noting(model, batch):
+        lengths = batch["attention_mask"].sum(1).tolist()
+        ids = batch["input_ids"].tolist()
+        batches.append([tuple(row[:length]) for row, length in zip(ids, lengths, strict=True)])
+        return loss(model, batch)
+
+    run.step.loss = noting
+    run.run()
+    epochs = [[row for batch in batches[i : i + 6] for row in batch] for i in (0, 6, 12)]
+    rows = workload.corpus.train
+    encoded = workload.tokenizer.encode([rows[index][:2] for index in range(len(rows))], 32)
+    for epoch in epochs:
+        assert Counter(epoch) == Counter(tuple(ids) for ids, _ in encoded)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_the_training_loss_is_the_mean_since_the_point_before(workload, tmp_path):
+    run = a_run(a_training_cell("comera"), workload, tmp_path / "run")
+    losses, loss = [], run.step.loss
+
+    def noting(model, batch):
+        value = loss(model, batch)
+        losses.append(value.item())
+        return value
+
+    run.step.loss = noting
+    run.run()
+    points = {row["step"]: row["train_loss"] for row in run.at.curve}
+    means = zip((6, 8, 12, 15), (losses[:6], losses[6:8], losses[8:12], losses[12:]), strict=True)
+    assert points == {step: sum(part) / len(part) for step, part in means}
+
+
+@pytest.mark.parametrize(("step", "where", "value"), [(6, "1.00", math.nan), (9, "1.50", math.inf)])
+def test_the_message_says_where(workload, tmp_path, value, step, where):
+    run = a_run(a_training_cell("dense"), workload, tmp_path / "run", checkpoint_steps=1)
+    loss = run.step.loss
+    run.step.loss = lambda model, batch: loss(model, batch) + (value if run.at.step == step - 1 else 0)
+    with pytest.raises(Diverged) as caught:
         run.run()
-        assert outcome(run) == whole(cell, workload, tmp_path / "scratch")
-        assert files_in(tmp_path / "early") == before
-
-    def test_it_ends_without_the_layers_that_no_longer_reach_the_loss(self, workload, tmp_path, monkeypatch):
-        cell = a_training_cell("comera", target=1.0, settings={"drop_unreachable": True})
-        left = {}
-        for disturbed in (False, True):
-            run = a_run(cell, workload, tmp_path / str(disturbed))
-            with torch.no_grad():
-                run.model.blocks[0].attention.output.diagonals.zero_()
-            run.save()
-            if disturbed:
-                killed(cell, workload, tmp_path / "True", monkeypatch, "end_stage", 1, checkpoint_steps=1)
-            run = a_run(cell, workload, tmp_path / str(disturbed))
-            run.run()
-            left[disturbed] = outcome(run)
-            dead = [name for name, ranks in ranks_of(run.model).items() if not any(ranks)]
-            assert [name.rpartition(".")[2] for name in dead] == ["query", "key", "value", "output"]
-        assert left[True] == left[False]
-
-    def test_the_size_aimed_at_is_a_share_of_that_at_the_stage_s_start(self, undisturbed):
-        _, start, *late = undisturbed["comera"]["columns"]["samples"]["curve"]
-        assert {row["size_target"] for row in late} == {0.5 * start["size_fraction"]}
-        assert "size_target" not in start
+    assert f"step {step} " in str(caught.value)
+    assert where in str(caught.value)
+    assert a_run(a_training_cell("dense"), workload, tmp_path / "run").at.step == step - 1
 
 
-class TestSeeds:
-    @pytest.mark.parametrize("arm", ["dense", "comera"])
-    def test_the_seed_fixes_every_byte(self, workload, undisturbed, tmp_path, arm):
-        torch.rand(7)  # whatever was drawn before
-        assert whole(a_training_cell(**ARMS[arm]), workload, tmp_path / "again") == undisturbed[arm]
-
-
-class TestOrderOfData:
-    @staticmethod
-    def trained_rows(run):
-        """The rows of every batch that the run trains on from now on."""
-        batches, loss = [], run.step.loss
-
-        def noting(model, batch):
-            lengths = batch["attention_mask"].sum(1).tolist()
-            ids = batch["input_ids"].tolist()
-            batches.append([tuple(row[:length]) for row, length in zip(ids, lengths, strict=True)])
-            return loss(model, batch)
-
-        run.step.loss = noting
-        return batches
-
-    def test_every_row_comes_once_per_epoch_in_a_new_order(self, workload, tmp_path):
-        run = a_run(a_training_cell("dense", early=18, late=0), workload, tmp_path / "run")
-        batches = self.trained_rows(run)
-        run.run()
-        epochs = [[row for batch in batches[i : i + 6] for row in batch] for i in (0, 6, 12)]
-        rows = workload.corpus.train
-        encoded = workload.tokenizer.encode([rows[index][:2] for index in range(len(rows))], 32)
-        for epoch in epochs:
-            assert Counter(epoch) == Counter(tuple(ids) for ids, _ in encoded)
-        assert len({tuple(epoch) for epoch in epochs}) == 3
-
-    @pytest.mark.parametrize("steps", [4, 6, 7])
-    def test_after_a_kill_come_the_batches_that_are_left(self, workload, tmp_path, monkeypatch, steps):
-        cell = a_training_cell("dense", early=12, late=0)
-        killed(cell, workload, tmp_path / "run", monkeypatch, "loss", steps + 1, checkpoint_steps=1)
-        resumed, fresh = a_run(cell, workload, tmp_path / "run"), a_run(cell, workload, tmp_path / "fresh")
-        left, all_of_them = self.trained_rows(resumed), self.trained_rows(fresh)
-        resumed.run()
-        fresh.run()
-        assert left == all_of_them[steps:]
-
-
-class TestCurve:
-    def test_the_training_loss_is_the_mean_since_the_point_before(self, workload, tmp_path):
-        run = a_run(a_training_cell("comera"), workload, tmp_path / "run")
-        losses, loss = [], run.step.loss
-
-        def noting(model, batch):
-            value = loss(model, batch)
-            losses.append(value.item())
-            return value
-
-        run.step.loss = noting
-        run.run()
-        points = {row["step"]: row["train_loss"] for row in run.at.curve}
-        means = zip((6, 8, 12, 15), (losses[:6], losses[6:8], losses[8:12], losses[12:]), strict=True)
-        assert points == {step: sum(part) / len(part) for step, part in means}
-
-
-class TestDivergence:
-    @pytest.mark.parametrize(("step", "where", "value"), [(6, "1.00", math.nan), (9, "1.50", math.inf)])
-    def test_the_message_says_where(self, workload, tmp_path, value, step, where):
-        run = a_run(a_training_cell("dense"), workload, tmp_path / "run", checkpoint_steps=1)
-        loss = run.step.loss
-        run.step.loss = lambda model, batch: loss(model, batch) + (value if run.at.step == step - 1 else 0)
-        with pytest.raises(Diverged) as caught:
-            run.run()
-        assert f"step {step} " in str(caught.value)
-        assert where in str(caught.value)
-        assert a_run(a_training_cell("dense"), workload, tmp_path / "run").at.step == step - 1
-
-    @pytest.mark.parametrize("steps", [1, 5])
-    @pytest.mark.parametrize(("method", "settings"), [("dense", {"lr": 1e30})])
-    def test_a_rate_that_is_far_too_large(self, workload, tmp_path, method, settings, steps):
-        """Also where the weights overflow in the last step, after its loss was seen."""
-        cell = a_training_cell(method, early=steps, late=0, settings=settings)
-        with pytest.raises(Diverged, match=r"^the .*loss.* is not finite at step \d .*, early stage\)$"):
-            a_run(cell, workload, tmp_path / "run", checkpoint_steps=1).run()
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_rate_that_is_far_too_large(workload, tmp_path, steps):
+    """Also where the weights overflow in the last step, after its loss was seen."""
+    cell = a_training_cell(early=steps, late=0, settings={"lr": 1e30})
+    with pytest.raises(Diverged, match=r"not finite at step \d .*, early stage"):
+        a_run(cell, workload, tmp_path / "run", checkpoint_steps=1).run()
 
 
 GIVEN = {"rank": 7, "embedding_rank": 40}  # the table is 32 wide
