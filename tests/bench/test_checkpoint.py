@@ -34,17 +34,6 @@ contents = st.recursive(
 )
 
 
-def an_optimizer(steps: int) -> torch.optim.Optimizer:
-    """Adam after some steps on two parameters."""
-    parameters = [torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(4))]
-    optimizer = torch.optim.Adam(parameters, lr=0.1)
-    for step in range(steps):
-        for parameter in parameters:
-            parameter.grad = torch.full_like(parameter, step + 1.0)
-        optimizer.step()
-    return optimizer
-
-
 FORMER = {"step": 1, "weights": torch.arange(6.0)}
 FRESH = {"step": 2, "weights": torch.arange(6.0) + 1}
 
@@ -56,44 +45,31 @@ def folder(tmp_path):
     return tmp_path / "runs" / "one"
 
 
-class TestRoundTrip:
-    @settings(max_examples=40, deadline=None)  # the disk decides how long it takes
-    @given(content=st.dictionaries(keys, contents, max_size=4))
-    def test_nested_content_comes_back(self, tmp_path_factory, content):
-        folder = tmp_path_factory.mktemp("checkpoints") / "one"
-        save(folder, "mine", content)
-        assert as_bytes(load(folder, "mine")) == as_bytes(content)
+@settings(max_examples=40, deadline=None)  # the disk decides how long it takes
+@given(content=st.dictionaries(keys, contents, max_size=4))
+def test_nested_content_comes_back(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("checkpoints") / "one"
+    save(folder, "mine", content)
+    assert as_bytes(load(folder, "mine")) == as_bytes(content)
 
-    def test_views_and_shared_storage(self, tmp_path):
-        whole = torch.arange(12.0).reshape(3, 4)
-        content = {"whole": whole, "again": whole, "turned": whole.t(), "part": whole[1:, ::2]}
-        save(tmp_path / "one", "mine", content)
-        assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes(content)
 
-    def test_numbers_that_are_hard_to_write(self, tmp_path):
-        tensor = torch.tensor([float("nan"), float("inf"), -0.0, 1e-45])
-        content = {"tensor": tensor, "floats": [0.1 + 0.2, -0.0, 5e-324, 1.7976931348623157e308], "int": 2**70}
-        save(tmp_path / "one", "mine", content)
-        assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes(content)
+def test_views_of_shared_storage_and_numbers_that_are_hard_to_write(tmp_path):
+    whole, odd = torch.arange(12.0).reshape(3, 4), torch.tensor([float("nan"), float("inf"), -0.0, 1e-45])
+    content = {"whole": whole, "again": whole, "turned": whole.t(), "part": whole[1:, ::2], "odd": odd}
+    content |= {"floats": [0.1 + 0.2, -0.0, 5e-324, 1.7976931348623157e308], "int": 2**70}
+    save(tmp_path / "one", "mine", content)
+    assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes(content)
 
-    def test_an_optimizer_takes_its_state_up_again(self, tmp_path):
-        state = an_optimizer(3).state_dict()
-        save(tmp_path / "one", "mine", {"optimizer": state})
-        loaded = load(tmp_path / "one", "mine")["optimizer"]
-        assert list(loaded["state"]) == [0, 1]  # numbers, not their names
-        other = an_optimizer(1)
-        other.load_state_dict(loaded)
-        assert as_bytes(other.state_dict()) == as_bytes(state)
 
-    def test_nothing_is_pickled(self, tmp_path, monkeypatch):
-        for module, names in ((pickle, ("dump", "dumps", "load", "loads")), (torch, ("save", "load"))):
-            for name in names:
-                kill_at(monkeypatch, module, name, call=1)
-        save(tmp_path / "one", "mine", FORMER)
-        assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes(FORMER)
-        with pytest.raises(TypeError):
-            save(tmp_path / "two", "mine", {"odd": object()})
-        assert load(tmp_path / "two", "mine") is None
+def test_nothing_is_pickled(tmp_path, monkeypatch):
+    for module, names in ((pickle, ("dump", "dumps", "load", "loads")), (torch, ("save", "load"))):
+        for name in names:
+            kill_at(monkeypatch, module, name, call=1)
+    save(tmp_path / "one", "mine", FORMER)
+    assert as_bytes(load(tmp_path / "one", "mine")) == as_bytes(FORMER)
+    with pytest.raises(TypeError):
+        save(tmp_path / "two", "mine", {"odd": object()})
+    assert load(tmp_path / "two", "mine") is None
 
 
 #: What saving calls on its way, and which checkpoint is there when that call fails.
@@ -149,10 +125,9 @@ def test_on_a_full_disk_the_one_before_stays(folder, monkeypatch, owner, name, e
     before = files_in(folder.parent)
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, mock.Mock(side_effect=error))
-        with pytest.raises(
-            CheckpointError, match=r"^checkpoint .*one cannot be written \(.*(No space|Full).*\); the one"
-        ):
+        with pytest.raises(CheckpointError, match=r"No space|Full") as caught:
             save(folder, "mine", FRESH)
+        assert_one_line(caught, folder)
     assert files_in(folder.parent) == before
     assert [path.name for path in folder.parent.iterdir()] == ["one"]
 

@@ -1,7 +1,6 @@
 """Predicted memory: against hand counts, against real runs, against two other witnesses within PyTorch."""
 
 import contextlib
-import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.estimate.cuda_operations import cuda_operations
 from bench.estimate.memory import CATEGORIES, predict_memory, reachable_tensors, trace_memory
+from bench.protocol.methods import build, checked_settings
 from bench.step.train_step import TrainStep
 
 B, N, M = 64, 8, 512  # batch, in-features, hidden features: wide enough that the peak lies in backward
@@ -76,41 +76,36 @@ def test_the_categories_add_up_to_the_peak(device, precision, batch_size):
     assert memory.mib()["peak"] == pytest.approx(sum(memory.mib()[name] for name in CATEGORIES))
 
 
-@pytest.mark.parametrize(
-    ("precision", "batch_size", "masked"),
-    [("fp32", 1, True), ("fp32", 9, False), ("bf16", 1, False), ("bf16", 9, True)],
-)
-def test_fake_and_real_runs_agree_byte_for_byte(precision, batch_size, masked):
-    workload = TinyWorkload(masked=masked)
-    predicted = predict_tiny(workload, batch_size=batch_size, precision=precision)
-    assert trace(workload, TinyMethod(), batch_size, precision) == predicted
+COMERA = {"ranks": 4, "table_ranks": 4, "order": 2, "table_order": 2}
+
+#: Arms, their settings, and batch, precision and mask.
+RUNS = [
+    ("dense", "", {}, {}),
+    ("dense", "", {}, {"batch_size": 1, "masked": False, "precision": "bf16"}),
+    ("dense", "", {}, {"batch_size": 9, "masked": False}),
+    ("dense", "", {}, {"batch_size": 9, "precision": "bf16"}),
+    ("dense", "sparse", {}, {}),
+    ("dense", "row_wise", {}, {}),
+    ("galore", "", {"rank": 8}, {}),
+    ("lora", "", {"rank": 4}, {}),
+    ("low_rank", "", {"rank": 4}, {}),
+    ("low_rank", "linear", {"rank": 4}, {}),
+    ("lte", "", {"heads": 4, "rank": 4}, {}),
+    ("comera", "", COMERA, {}),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "variant", "settings"),
-    [
-        ("dense", "", {}),
-        ("dense", "sparse", {}),
-        ("dense", "row_wise", {}),
-        ("galore", "", {"rank": 8}),
-        ("lora", "", {"rank": 4}),
-        ("low_rank", "", {"rank": 4}),
-        ("low_rank", "linear", {"rank": 4}),
-        ("lte", "", {"heads": 4, "rank": 4}),
-    ],
-)
-def test_fake_and_real_runs_agree_for_every_arm(name, variant, settings):
-    arm = importlib.import_module(f"baselines.{name}")
-    predicted = predict_tiny(method=arm.build(arm.Settings(**settings), variant))
-    assert trace(TinyWorkload(), arm.build(arm.Settings(**settings), variant)) == predicted
-
-
-def test_fake_and_real_runs_of_comera_agree_up_to_its_unique_rows():
-    """How many rows of a look-up differ is in the data, which a fake batch lacks: all are taken to differ."""
-    arm = importlib.import_module("comera.training")
-    settings = arm.Settings(ranks=4, table_ranks=4, order=2, table_order=2)
-    predicted = predict_tiny(method=arm.build(settings, ""))
-    assert trace(TinyWorkload(), arm.build(settings, "")).peak == pytest.approx(predicted.peak, rel=0.01)
+@pytest.mark.parametrize(("name", "variant", "settings", "how"), RUNS)
+def test_fake_and_real_runs_agree_byte_for_byte(name, variant, settings, how):
+    """CoMERA's but for its unique rows, whose number is in the data: a fake batch takes all of them to differ."""
+    how = {"batch_size": 8, "precision": "fp32", "masked": True} | how
+    workload = TinyWorkload(masked=how.pop("masked"))
+    predicted = predict_tiny(workload, build(name, variant, checked_settings(name, settings)), **how)
+    found = trace(workload, build(name, variant, checked_settings(name, settings)), **how)
+    if name == "comera":
+        assert found.peak == pytest.approx(predicted.peak, rel=0.01)
+    else:
+        assert found == predicted
 
 
 def test_fake_and_real_runs_agree_on_cudas_dropout():
