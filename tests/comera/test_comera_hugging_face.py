@@ -7,8 +7,6 @@ from transformers import (
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
-    T5Config,
-    T5ForConditionalGeneration,
     Trainer,
 )
 
@@ -69,15 +67,3 @@ def test_the_trainer_decays_no_diagonals():
     assert len(names) == len(diagonals)
     assert not names & decayed
     assert {name for name, _ in model.named_parameters() if name.endswith("packed_cores")} <= decayed
-
-
-def test_a_model_that_asks_for_the_type_of_a_weight_forms_no_dense_one(monkeypatch):
-    config = T5Config(d_model=16, d_kv=4, d_ff=32, num_layers=1, num_heads=4, vocab_size=20, decoder_start_token_id=0)
-    model = comera.tensorize(T5ForConditionalGeneration(config), {"*.wo": comera.TT(ranks=4, order=2)})
-    formed = []
-    form = comera.TTLinear.to_dense
-    monkeypatch.setattr(comera.TTLinear, "to_dense", lambda layer: (formed.append(layer), form(layer))[1])
-    tokens = torch.randint(0, 20, (2, 3))
-    model(tokens, labels=tokens).loss.backward()
-    assert not formed
-    assert all(layer.packed_cores.grad is not None for layer in comera.tensorized_layers(model))

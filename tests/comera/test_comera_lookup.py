@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from drawn_chains import SEEDS, assert_all_close, dense_ttm, draw_parameters, gradients, ttm_shapes
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -97,16 +97,6 @@ def test_gradcheck(variant, order):
     diagonals = torch.empty(sum(shape.ranks), dtype=torch.float64).uniform_(0.5, 1.5).requires_grad_()
     indices = torch.tensor([[0, 2, 2], [1, 0, 2**order - 2]])
     assert torch.autograd.gradcheck(lambda *inputs: ttm_rows(indices, *inputs, shape, 1, variant), (packed, diagonals))
-
-
-@given(ttm_shapes(), SEEDS, st.sampled_from(VARIANTS))
-def test_the_padding_row_is_zero_and_silent(shape, seed, variant):
-    assume(min(shape.ranks) > 0)
-    packed, diagonals = (tensor.requires_grad_() for tensor in draw_parameters(shape, seed))
-    rows = ttm_rows(torch.tensor([0, 0]), packed, diagonals, shape, 0, variant)
-    assert not bool(rows.any())
-    for gradient in gradients(rows, torch.ones_like(rows), [packed, diagonals]):
-        assert not bool(gradient.any())
 
 
 def test_with_fixed_shapes_no_operation_depends_on_the_indices(monkeypatch):

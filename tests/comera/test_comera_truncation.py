@@ -6,7 +6,7 @@ import pytest
 import torch
 from drawn_chains import SEEDS, assert_all_close
 from drawn_models import SHAPES, model_of
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -81,23 +81,6 @@ def test_states_of_what_survives_are_kept_exactly(shapes, seed, kind):
                 bonds = then.split(former.shape.ranks)
                 wanted = [bond[indices] for bond, indices in zip(bonds, kept, strict=True)]
                 assert torch.equal(now, torch.cat(wanted) if wanted else now[:0])
-
-
-@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many drawn models have a bond without a live rank
-@given(SHAPES, SEEDS, st.sampled_from(["Adam", "fused Adam"]))
-def test_training_goes_on_as_with_masked_ranks(shapes, seed, kind):
-    masked = model_of(shapes, seed)
-    assume(all(all(layer.active_ranks()) for layer in masked))
-    cut = copy.deepcopy(masked)
-    optimizers = [ADAMS[kind](model.parameters()) for model in (masked, cut)]
-    for model, optimizer in zip((masked, cut), optimizers, strict=True):
-        train_step(model, optimizer)
-    assume(all(all(layer.active_ranks()) for layer in masked))
-    truncate(cut, optimizers[1])
-    for _ in range(2):
-        for model, optimizer in zip((masked, cut), optimizers, strict=True):
-            train_step(model, optimizer)
-    assert_all_close([y.detach() for y in outputs(cut)], [y.detach() for y in outputs(masked)])
 
 
 def tied_model():
