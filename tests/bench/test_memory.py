@@ -23,7 +23,8 @@ def perceptron():
 
 
 def predict_tiny(workload=None, method=None, batch_size=8, precision="fp32", device="cpu"):
-    return predict_memory(workload or TinyWorkload(), method or TinyMethod(), batch_size, precision, device, seed=0)
+    workload, method = workload or TinyWorkload(blocks=1), method or TinyMethod()
+    return predict_memory(workload, method, batch_size, precision, device, seed=0)
 
 
 def categories(memory):
@@ -99,7 +100,7 @@ RUNS = [
 def test_fake_and_real_runs_agree_byte_for_byte(name, variant, settings, how):
     """CoMERA's but for its unique rows, whose number is in the data: a fake batch takes all of them to differ."""
     how = {"batch_size": 8, "precision": "fp32", "masked": True} | how
-    workload = TinyWorkload(masked=how.pop("masked"))
+    workload = TinyWorkload(blocks=1, masked=how.pop("masked"))
     predicted = predict_tiny(workload, build(name, variant, checked_settings(name, settings)), **how)
     found = trace(workload, build(name, variant, checked_settings(name, settings)), **how)
     if name == "comera":
@@ -228,8 +229,8 @@ def test_cuda_takes_less_for_dropout_and_more_for_a_default_optimizer():
         def optimizer(self, model):
             return torch.optim.AdamW(model.parameters())
 
-    large = {"workload": TinyWorkload(), "batch_size": 64}
-    assert predict_tiny(**large, device="cuda").activations < predict_tiny(**large, device="cpu").activations
+    on_cuda, on_cpu = (predict_tiny(batch_size=64, device=device) for device in ("cuda", "cpu"))
+    assert on_cuda.activations < on_cpu.activations
     loop = predict_tiny(method=Default(), batch_size=1, device="cpu")
     multi_tensor = predict_tiny(method=Default(), batch_size=1, device="cuda")
     assert multi_tensor.temporaries >= multi_tensor.parameters > loop.temporaries

@@ -25,7 +25,7 @@ def a_step(arm, device="cpu", label=None, **toggles):
     """The step of an arm on ``device``, which it takes to be ``label``."""
     torch.manual_seed(0)
     name, variant, settings = arm
-    workload, method = TinyWorkload(dropout=0.0), build(name, variant, checked_settings(name, settings))
+    workload, method = TinyWorkload(blocks=1, dropout=0.0), build(name, variant, checked_settings(name, settings))
     model = method.adapt(workload.build(), workload.targets()).to(device)
     optimizer = method.optimizer(model)
     return TrainStep(model, method, optimizer, workload.loss, "fp32", label or device, **toggles)

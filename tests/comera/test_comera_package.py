@@ -6,21 +6,28 @@ from pathlib import Path
 
 import comera
 
-PRINT_NEWCOMERS = """
+IMPORTED_AND_RUN = """
 import sys
 import numpy, torch
 before = set(sys.modules)
 import comera
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+from comera import TTLinear
+from comera.functional import tt_feed_forward_add_norm
+first, second = TTLinear(8, 12, (2, 4), (4, 3), 2), TTLinear(12, 8, (4, 3), (2, 4), 2)
+tt_feed_forward_add_norm(torch.randn(5, 8), first, second, torch.nn.LayerNorm(8)).sum().backward()
+print("triton" in sys.modules)
 """
 
 
-def test_importing_comera_brings_in_the_standard_library_torch_and_numpy_alone():
+def test_comera_brings_in_the_standard_library_torch_and_numpy_alone_and_no_kernel_on_a_cpu():
     root = Path(comera.__file__).resolve().parents[1]
-    done = subprocess.run([sys.executable, "-c", PRINT_NEWCOMERS], cwd=root, capture_output=True, text=True, check=True)
-    newcomers = set(done.stdout.split())
-    assert "comera" in newcomers
-    assert newcomers - sys.stdlib_module_names <= {"comera", "torch", "numpy"}
+    command = [sys.executable, "-c", IMPORTED_AND_RUN]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    imported, triton = done.stdout.splitlines()
+    assert "comera" in imported.split()
+    assert set(imported.split()) - sys.stdlib_module_names <= {"comera", "torch", "numpy"}
+    assert triton == "False"
 
 
 def test_every_public_name_is_there_and_explains_itself():
