@@ -1,56 +1,68 @@
-"""What an experiment measures on each kind of device."""
+"""What an experiment measures on each kind of device: the axes of its sweep, and the cells of one point of it."""
 
+import hydra
 import pytest
 import torch
-from small_cells import run_bench
+from omegaconf import open_dict
 
-import bench.runner.sweep
-
-
-@pytest.fixture
-def swept(monkeypatch, tmp_path, pairs):
-    """A function from an experiment, its arguments and whether there is a CUDA device to the jobs of the sweep."""
-
-    def jobs(experiment, *arguments, cuda=False):
-        found = []
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-        for name in ("check", "claim", "is_done"):  # they would ask the device for its name
-            monkeypatch.setattr(bench.runner.sweep.Results, name, lambda *_: None)
-        monkeypatch.setattr(bench.runner.sweep, "run_job", lambda job, *_: found.append(job.cells))
-        ended = run_bench(tmp_path, f"experiment={experiment}", f"data_folder={pairs}", *arguments)
-        assert (ended.status, ended.output) == (0, ""), ended.error
-        return found
-
-    return jobs
+from bench.runner.resolve import Job, resolve
+from bench.runner.sweep import configuration, plain
 
 
-PLAIN, COMPILED, GRAPH = (False, False), (False, True), (True, False)
+def composed(experiment: str, *words: str) -> tuple[dict[str, str], Job]:
+    """The axes of an experiment's sweep, and the job of one point of it."""
+    with configuration():
+        config = hydra.compose("config", [f"experiment={experiment}", *words], return_hydra_config=True)
+        axes = {str(name): str(values) for name, values in config.hydra.sweeper.params.items()}
+        with open_dict(config):
+            del config["hydra"]
+        return axes, resolve(plain(config))
+
+
+#: By experiment and device, the axes, one point, and its cells: arm, ratio, own ratio, CUDA graph, compiled.
+SIZE = pytest.approx(66_957_315 / (1_026_528 + 4_362 + 459_267), rel=1e-5)  # of dense over CoMERA's, by the paper
+FIG7 = [("comera", None, None), ("low_rank@size", SIZE, SIZE), ("low_rank@rank", None, None), ("dense", None, None)]
+RATIOS = [("comera", 100, 100), ("low_rank@size", 100, 100), ("low_rank@rank", 100, None), ("dense", 100, None)]
+CASES = {
+    ("fig7", "cpu"): (
+        {"toggles": "[{},{compile:true}]", "batch_size": "1,8,16"},
+        ("toggles=[{},{compile:true}]", "batch_size=8"),
+        [(*arm, False, compiled) for compiled in (False, True) for arm in FIG7],
+    ),
+    ("fig7", "cuda"): (
+        {"toggles": "[{},{cuda_graph:true}]", "batch_size": "32,64,128"},
+        ("toggles=[{},{cuda_graph:true}]", "batch_size=32", "precision=bf16"),
+        [(*arm, captured, False) for captured in (False, True) for arm in FIG7],
+    ),
+    ("ratios", "cpu"): (
+        {"ratio": "1.5,2,4,8,16,32,64,100", "batch_size": "8"},
+        ("ratio=100", "batch_size=8"),
+        [(*arm, False, False) for arm in RATIOS],
+    ),
+    ("ratios", "cuda"): (
+        {"ratio": "1.5,2,4,8,16,32,64,100", "batch_size": "1,32,64,128"},
+        ("ratio=100", "batch_size=8"),
+        [(*arm, False, False) for arm in RATIOS],
+    ),
+}
+
+
+@pytest.mark.parametrize(("experiment", "device"), CASES)
+def test_arms_are_timed_side_by_side_along_the_axes_of_the_device(experiment, device, pairs, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: device == "cuda")
+    wanted, point, arms = CASES[experiment, device]
+    axes, job = composed(experiment, "dataset=auto", f"data_folder={pairs}", *point)
+    assert axes == wanted
+    found = [(c.arm, c.ratio, c.method_settings.get("ratio"), c.cuda_graph, c.compile) for c in job.cells]
+    assert found == arms
+    for cell in job.cells:
+        assert (cell.experiment, cell.measure, cell.workload, cell.device) == (experiment, "run", "encoder", device)
+        assert (cell.sequence_length, cell.workload_settings["layers"]) == (128, 6)
+        assert cell.precision == ("bf16" if "precision=bf16" in point else "fp32")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cuda", "arguments", "toggles", "batches", "precision"),
-    [
-        (False, (), (PLAIN, COMPILED), (1, 8, 16), "fp32"),
-        (True, (), (PLAIN, GRAPH), (32, 64, 128), "fp32"),
-        (True, ("precision=bf16", "batch_size=32"), (PLAIN, GRAPH), (32,), "bf16"),
-    ],
-)
-def test_fig7_times_both_arms_with_each_toggle_side_by_side(swept, cuda, arguments, toggles, batches, precision):
-    jobs = swept("fig7", *arguments, cuda=cuda)
-    assert [cells[0].batch_size for cells in jobs] == list(batches)
-    for cells in jobs:
-        wanted = [(arm, *toggle) for toggle in toggles for arm in ("comera", "low_rank@size", "low_rank@rank", "dense")]
-        assert [(cell.arm, cell.cuda_graph, cell.compile) for cell in cells] == wanted
-        for cell in cells:
-            assert (cell.experiment, cell.measure, cell.workload) == ("fig7", "run", "encoder")
-            assert cell.sequence_length == 128
-            assert cell.device == ("cuda" if cuda and "device=cpu" not in arguments else "cpu")
-        assert cells[-1].precision == precision
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("accuracy_small", "dataset=auto"), ("formats_pruned",)])
-def test_the_rank_entries_of_an_experiment_can_reach_zero_in_its_late_stages(swept, arguments):
-    cells = [cell for job in swept(*arguments) for cell in job]
-    assert any(stage["target"] for cell in cells for stage in cell.training["stages"])
+@pytest.mark.parametrize("words", [("accuracy_small", "dataset=auto"), ("formats_pruned", "training.optimizer=muon")])
+def test_the_rank_entries_of_an_experiment_can_reach_zero_in_its_late_stages(words, pairs):
+    _, job = composed(*words, f"data_folder={pairs}")
+    assert any(stage["target"] for cell in job.cells for stage in cell.training["stages"])

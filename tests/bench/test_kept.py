@@ -1,7 +1,6 @@
 """What forward keeps for backward: against hand counts, against autograd's own hooks, and by kind and block."""
 
 import dataclasses
-import importlib
 
 import pytest
 from small_cells import a_cell
@@ -14,22 +13,18 @@ from bench.estimate.memory import fake_training
 from bench.estimate.work import predict
 from bench.measures.kept import IN_FP8, kept_columns, kept_of
 from bench.protocol import Data
-from bench.protocol.methods import build, default_settings
+from bench.protocol.methods import build, checked_settings, default_settings
 from bench.workloads import open_cell_workload
 from bench.workloads.encoder import EncoderSettings
 from comera.recomputing import keep_ranks
 
 B, T, D, H = 8, 16, 32, 4  # batch, tokens, width and heads of the tiny encoder
 MIB = 2**20
-ARMS = [("dense", "", {}), ("galore", "", {"rank": 8}), ("comera.training", "", None)]
+ARMS = {"dense": {}, "galore": {"rank": 8}, "comera": {"ranks": 4, "table_ranks": 4, "order": 2, "table_order": 2}}
 
 
-def method_of(name: str, variant: str, settings: dict | None):
-    if settings is None:
-        arm = importlib.import_module(name)
-        return arm.build(arm.Settings(ranks=4, table_ranks=4, order=2, table_order=2), variant)
-    arm = importlib.import_module(f"baselines.{name}")
-    return arm.build(arm.Settings(**settings), variant)
+def method_of(name: str):
+    return build(name, "", checked_settings(name, ARMS[name]))
 
 
 def kept(workload=None, method=None, batch_size=B, device="cpu"):
@@ -72,14 +67,13 @@ def test_an_encoder_s_block_against_a_hand_count():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", ["cuda"])
-@pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm[0])
-def test_what_is_alive_is_what_passes_the_hooks_of_autograd(arm, device):
+@pytest.mark.parametrize("arm", ARMS)
+def test_what_is_alive_is_what_passes_the_hooks_of_autograd(arm):
     workload = TinyWorkload()
-    hooked = predict(workload, method_of(*arm), B, "fp32", device, 0).work.saved_for_backward
+    hooked = predict(workload, method_of(arm), B, "fp32", "cuda", 0).work.saved_for_backward
     batch = sum(tensor.nbytes for tensor in next(workload.batches("train", B, 0, True)).values())
     # The batch passes the hooks; the loss, and scalars such as a seed of attention, do not.
-    assert hooked - batch <= total(kept(workload, method_of(*arm), device=device)) <= hooked + 4096
+    assert hooked - batch <= total(kept(workload, method_of(arm), device="cuda")) <= hooked + 4096
 
 
 class Checkpointed(TinyWorkload):

@@ -1,14 +1,13 @@
 """Sweeps whose jobs are processes of their own, through submitit's local executor: the same records, none lost."""
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from interrupted import sweep as run_sweep
 from omegaconf import OmegaConf
 
-import bench.runner.sweep
 from bench.core.record import read_all
-from bench.errors import CONF
 from bench.runner.launching import Launch, register_launchers
+from bench.runner.sweep import configuration
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
@@ -42,10 +41,8 @@ def test_jobs_record_into_one_folder_and_a_cell_they_share_is_measured_once(tmp_
 
 def composed(*overrides):
     """The parameters of a launcher, as it would get them."""
-    bench.runner.sweep.register_resolvers()
-    bench.runner.sweep.register_settings()
     register_launchers()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with configuration():
         config = compose("config", [f"hydra/launcher={overrides[0]}", *overrides[1:]], return_hydra_config=True)
         return OmegaConf.to_container(config.hydra.launcher, resolve=True)
 
@@ -59,9 +56,8 @@ def composed(*overrides):
         (("experiment=accuracy", "device=cuda"), 1),
     ],
 )
-@pytest.mark.parametrize("launcher", ["submitit_slurm"])
-def test_a_job_asks_for_one_gpu_where_it_needs_one(launcher, overrides, gpus):
-    parameters = composed(launcher, *overrides)
+def test_a_job_asks_for_one_gpu_where_it_needs_one(overrides, gpus):
+    parameters = composed("submitit_slurm", *overrides)
     assert parameters["gpus_per_node"] == gpus
     assert (parameters["nodes"], parameters["tasks_per_node"]) == (1, 1)
     assert parameters["submitit_folder"].startswith("results/local/.hydra/sweeps/20")

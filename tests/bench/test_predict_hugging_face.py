@@ -118,8 +118,7 @@ def test_conv1d_is_built_as_a_linear_layer_of_the_same_function(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(("layers", "batch", "length"), [(2, 16, 32)])
-def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device, layers, batch, length):
+def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device):
     """To the byte, with all differences told. Without dropout before the classes, which ours does not have:
 
     * BERT spreads the mask over all queries, ours keeps one row for all of them: per layer, and as float32;
@@ -128,7 +127,7 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
     * on a CPU torch's dropout keeps its mask as float32, ours as bits, which also come and go otherwise in backward;
     * BERT's pooler keeps all that the last block put out, ours a copy of the rows that it reads.
     """
-    width, positions = 64, 64
+    layers, batch, length, width, positions = 2, 16, 32, 64, 64
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 128, "vocab_size": 2000}
     dropouts = {"attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
     theirs = HuggingFaceWorkload(saved(tmp_path, "bert", **sizes, **dropouts), length)

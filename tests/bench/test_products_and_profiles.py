@@ -10,19 +10,12 @@ from bench.protocol import Data
 from bench.workloads import open_cell_workload
 
 
-def a_product(in_features=32, out_features=48, **changes):
-    sizes = {"in_features": in_features, "out_features": out_features, "optimizer_step": True}
-    fields = {"workload": "linear", "dataset": "normal", "measure": "products", "batch_size": 64}
-    return a_cell(workload_settings=sizes, **(fields | changes))
-
-
-def rows_of(cell):
-    columns = products_columns(cell, open_cell_workload(cell, Data()))
-    return columns, {row["name"]: row for row in columns["samples"]["products"]}
-
-
 def test_products_are_right_in_their_precision_and_timed():
-    columns, rows = rows_of(a_product())
+    sizes = {"in_features": 32, "out_features": 48, "optimizer_step": True}
+    fields = {"workload": "linear", "dataset": "normal", "measure": "products", "batch_size": 64}
+    cell = a_cell(workload_settings=sizes, **fields)
+    columns = products_columns(cell, open_cell_workload(cell, Data()))
+    rows = {row["name"]: row for row in columns["samples"]["products"]}
     assert columns["flops_per_step"] == 2 * 64 * 32 * 48
     assert columns["step_time_median_ms"] > 0
     assert rows["tf32"] == {"name": "tf32", "ms": [], "error": None, "message": "needs a CUDA device"}
@@ -59,9 +52,8 @@ def test_kinds_of_kernels_and_operators(name, kind):
     assert kind_of(name) == kind
 
 
-@pytest.mark.parametrize("method", ["comera"])
-def test_a_profile_says_where_the_time_goes(method):
-    cell = a_cell(measure="profile", method=method, batch_size=4)
+def test_a_profile_says_where_the_time_goes():
+    cell = a_cell(measure="profile", method="comera", batch_size=4)
     columns = profile_columns(cell, open_cell_workload(cell, Data("synthetic")))
     samples = columns["samples"]
     kinds = {row["kind"]: row for row in samples["kinds"]}

@@ -70,13 +70,12 @@ def test_a_run_that_diverges_ends_all_its_ranks_with_one_sentence(pairs, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
-@pytest.mark.parametrize("experiment", ["training"])
-def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monkeypatch, experiment):
+def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monkeypatch):
     monkeypatch.setitem(BY_HAND, "workload", {})
     bench.workloads.register(WantingEncoder)
     words = [word.replace("model.", "wanting.") for word in small(pairs, tmp_path / "results")]  # a section of its own
     asked = [
-        f"experiment={experiment}",
+        "experiment=training",
         *words,
         *ONE_LATE,
         "methods=[dense]",

@@ -16,12 +16,8 @@ def fifo(path):
     return path
 
 
-ODD = pytest.mark.parametrize("odd", [fifo])
-
-
-@ODD
-def test_what_is_no_regular_file_is_not_opened(tmp_path, odd):
-    path = odd(tmp_path / "odd")
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    path = fifo(tmp_path / "odd")
     with pytest.raises(OSError, match="odd"):
         open_regular(path)
     with pytest.raises(IsADirectoryError):
@@ -60,10 +56,9 @@ COMMANDS = {
 }
 
 
-@ODD
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_refuses_it_in_one_sentence(tmp_path, odd, name):
+def test_a_command_refuses_it_in_one_sentence(tmp_path, name):
     arguments, named = COMMANDS[name]
-    odd(tmp_path / "odd.json")
-    odd(path_of(a_record(), tmp_path / "records"))
+    fifo(tmp_path / "odd.json")
+    fifo(path_of(a_record(), tmp_path / "records"))
     assert_refused(run_bench(tmp_path, *arguments), named)
