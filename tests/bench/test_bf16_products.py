@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from noted_operations import NotedOperations
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from baselines import dense
 from bench.step.bf16_products import WidenedProducts, multiplies_bf16
@@ -33,26 +33,18 @@ PRODUCTS = {
 }
 
 
-class Products(TorchDispatchMode):
-    """The types of the operands of every product that really runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.types = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket.__name__.rstrip("_") in ("mm", "bmm", "addmm", "baddbmm"):
-            self.types += [one.dtype for one in args if isinstance(one, torch.Tensor)]
-        return func(*args, **(kwargs or {}))
+def types_of(ran):
+    """The types of the operands of every product that really ran."""
+    return {kind for each in ran.named("mm", "bmm", "addmm", "baddbmm") for _, kind in each.given}
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_runs_in_fp32_and_is_the_exact_one_rounded_to_bf16(name):
     product, shapes = PRODUCTS[name]
     given = operands(*shapes)
-    with Products() as ran, WidenedProducts():
+    with NotedOperations() as ran, WidenedProducts():
         found = product(*given)
-    assert set(ran.types) == {torch.float32}
+    assert types_of(ran) == {torch.float32}
     exact = product(*(one.double() for one in given))
     assert found.dtype == torch.bfloat16
     assert ((found.double() - exact).abs() <= 2**-8 * exact.abs() + 1e-5 * 64).all()
@@ -75,9 +67,9 @@ def step_of(widen_bf16, **toggles):
 def test_a_step_has_the_losses_of_autocasts_own_products_and_says_what_ran():
     x, y = operands((48, 32), (48, 32), kind=torch.float32)
     ours, own = step_of(True), step_of(False)
-    with Products() as ran:
+    with NotedOperations() as ran:
         step_of(True)({"x": x, "y": y})
-    assert set(ran.types) == {torch.float32}  # backward as well
+    assert types_of(ran) == {torch.float32}  # backward as well
     losses = [[float(step({"x": x, "y": y})) for _ in range(20)] for step in (ours, own)]
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
     assert losses[0][-1] < losses[0][0]

@@ -1,16 +1,17 @@
 """Bags of rows of a TTM table equal those of the dense table, by every variant, and so do all gradients."""
 
 import copy
+import math
 
 import pytest
 import torch
 from drawn_chains import SEEDS, assert_all_close, dense_ttm, draw_parameters, gradients, ttm_shapes
 from hypothesis import given
 from hypothesis import strategies as st
+from noted_operations import NotedOperations
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera import (
     TT,
@@ -105,21 +106,12 @@ def test_slices_summed_before_the_last_product_give_the_same(monkeypatch, items,
 def test_what_is_summed_first_follows_the_counts():
     """Rows first where each bag has one row; slices first where bags are long. Numbers of products: U or G."""
     layer = TTMEmbeddingBag(9999, 12, (10, 10, 10, 10), (1, 2, 2, 3), 4, mode="sum")
-    products = []
-
-    class Products(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            if func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.mm) and args[1].shape[-2:] == (4, 6):
-                products.append(result.numel() // 12)
-            return result
-
     indices = torch.arange(9999)
     for bags_of, wanted in ((indices.view(-1, 1), 9999), (indices.view(1, -1), 100), (torch.tensor([[7, 7, 7, 8]]), 2)):
-        products.clear()
-        with Products(), torch.no_grad():
+        with NotedOperations() as ran, torch.no_grad():
             layer(bags_of)
-        assert sum(products) == wanted
+        products = [each for each in ran.named("bmm", "mm") if each.given[1][0][-2:] == (4, 6)]
+        assert sum(math.prod(each.made[0]) // 12 for each in products) == wanted
 
 
 @given(ttm_shapes(), SEEDS, st.booleans(), st.sampled_from(VARIANTS), st.sampled_from(["sum", "mean"]))
@@ -159,24 +151,17 @@ def test_ten_million_rows_are_looked_up_without_a_buffer_of_their_size():
     """Nothing is larger than the distinct rows, the merged halves or the batch; what is kept, than numbers of it."""
     layer = TTMEmbeddingBag(10_131_227, 32, (57, 57, 56, 56), (2, 2, 2, 4), 8, mode="sum")
     indices = torch.randint(0, 10_131_227, (2000,)).repeat(3)
-    largest, kept = [], []
-
-    class Sizes(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            made = result if isinstance(result, tuple) else (result,)
-            largest.extend(tensor.numel() for tensor in made if torch.is_tensor(tensor))
-            return result
+    kept = []
 
     def keep(tensor):
         kept.append(tensor.numel())
         return tensor
 
     half = 57 * 57 * 2 * 2 * 8
-    with Sizes(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with NotedOperations() as ran, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         bagged = layer(indices, torch.arange(0, 6000, 3))
         bagged.square().sum().backward()
-    assert max(largest) <= max(2000 * 8 * 8, 2 * half)
+    assert max(math.prod(made) for each in ran.operations for made in each.made) <= max(2000 * 8 * 8, 2 * half)
     assert sum(kept) <= 2000 * 32 + 5 * 6000 + layer.parameter_count() + 3 * half  # the first is of the square
     assert layer.parameter_count() < 30_000
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from model_states import kept_numbers
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -83,20 +84,11 @@ def test_a_plan_counts_the_products_of_its_layer(shape, number):
 
 def test_what_a_plan_keeps_is_what_autograd_keeps():
     layer = layer_of((12, 18, 3, 2, 3), torch.float32)
-    own = {parameter.data_ptr() for parameter in layer.parameters()}
     for plan in block_candidates(layer.shape, tokens=7):
-        kept = {}
-
-        def pack(tensor, kept=kept):
-            if tensor.untyped_storage().data_ptr() not in own:
-                kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 4
-            return tensor
-
         layer.contraction = plan.name
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            layer(torch.randn(7, 12, requires_grad=True))
+        kept = kept_numbers(lambda: layer(torch.randn(7, 12, requires_grad=True)), layer.parameters())
         copies = 0 if plan.name == "blocks" else layer.shape.parameter_count  # of cores, in another layout
-        assert plan.saved <= sum(kept.values()) <= plan.saved + copies
+        assert plan.saved <= sum(kept) <= plan.saved + copies
 
 
 def test_auto_follows_the_plan(monkeypatch):
@@ -254,21 +246,6 @@ class TestModels:
         assert type(dense[0]) is nn.Linear
 
 
-def kept_elements(layer, x):
-    """Numbers that a forward keeps for backward, parameters aside."""
-    kept = []
-    parameters = {parameter.data_ptr() for parameter in layer.parameters()}
-
-    def pack(tensor):
-        kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        layer(x)
-    storages = {tensor.untyped_storage().data_ptr(): tensor.numel() for tensor in kept}
-    return sum(size for place, size in storages.items() if place not in parameters)
-
-
 @pytest.mark.parametrize("recompute", ["outputs", "block"])
 def test_recomputing_keeps_the_input_alone_and_gives_the_same(recompute):
     torch.manual_seed(0)
@@ -282,9 +259,9 @@ def test_recomputing_keeps_the_input_alone_and_gives_the_same(recompute):
     for ours, theirs in zip(lean.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
     alone = BTTLinear(24, 36, rank=2)
-    before = kept_elements(alone, x)
+    before = sum(kept_numbers(lambda: alone(x), alone.parameters()))
     alone.recompute = True
-    assert kept_elements(alone, x) <= x.numel() < before
+    assert sum(kept_numbers(lambda: alone(x), alone.parameters())) <= x.numel() < before
 
 
 def of_blocks():

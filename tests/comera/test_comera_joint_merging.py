@@ -3,8 +3,8 @@
 import pytest
 import torch
 from drawn_chains import assert_all_close
+from noted_operations import NotedOperations
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera import TT, TTLinear, tensorize
 from comera.contraction import joint_merging
@@ -69,29 +69,19 @@ def test_outputs_and_gradients_are_those_of_separate_merging(extra, pair):
     assert not joint_merging._calls.stack
 
 
-class BatchedProducts(TorchDispatchMode):
-    """Sizes of the batches of all batched products."""
-
-    def __init__(self):
-        super().__init__()
-        self.batches = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.bmm.default:
-            self.batches.append(args[0].shape[0])
-        return func(*args, **(kwargs or {}))
-
-
 def test_equally_shaped_halves_left_or_right_are_merged_by_one_product():
     layers = [TTLinear(6, 6, (3, 2), (2, 3), (2, 2, 2)) for _ in range(3)]
     layers.append(TTLinear(6, 10, (3, 2), (2, 5), (2, 2, 2)))
-    with BatchedProducts() as products, torch.no_grad():
+    with NotedOperations() as ran, torch.no_grad():
         merge_cores(
             [layer.packed_cores for layer in layers],
             [layer.diagonals for layer in layers],
             [layer.shape for layer in layers],
         )
-    assert sorted(products.batches) == [1, 7]  # the last layer's right half; its left one and both of the other three
+    assert sorted(each.given[0][0][0] for each in ran.named("bmm")) == [
+        1,
+        7,
+    ]  # the last layer's right half; its left one and both of the other three
 
 
 def test_layers_are_merged_in_the_order_of_the_model_in_every_run(monkeypatch):

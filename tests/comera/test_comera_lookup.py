@@ -7,7 +7,7 @@ import torch
 from drawn_chains import SEEDS, assert_all_close, dense_ttm, draw_parameters, gradients, ttm_shapes
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+from noted_operations import NotedOperations
 
 from comera import TTMEmbedding
 from comera.capture import fixed_shapes
@@ -153,50 +153,21 @@ def test_a_frozen_parameter_gets_no_gradient_and_changes_no_other(variant, froze
             assert_all_close([parameter.grad], [wanted[name]])
 
 
-class Sums(TorchDispatchMode):
-    """Types in which rows of gradients are summed."""
-
-    def __init__(self):
-        super().__init__()
-        self.types = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.index_add_.default:
-            self.types.add(args[0].dtype)
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("variant", ["optimized", "order"])
 def test_gradients_of_equal_rows_are_summed_in_the_parameters_type(variant):
     layer = TTMEmbedding(90, 60, (5, 6, 3), (5, 3, 4), 8, lookup=variant)
     with torch.autocast("cpu", torch.bfloat16):
         rows = layer(torch.tensor([3, 3, 7]))
-    with Sums() as sums:
+    with NotedOperations() as ran:
         rows.backward(torch.ones_like(rows))
-    assert sums.types == {torch.float32}
-
-
-class Sizes(TorchDispatchMode):
-    """Notes the entries of the largest tensor that any operation makes, and the largest batch of any product."""
-
-    def __init__(self):
-        super().__init__()
-        self.largest = self.products = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        made = [tensor for tensor in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(tensor)]
-        self.largest = max([self.largest, *(tensor.numel() for tensor in made)])
-        if func is torch.ops.aten.bmm.default:
-            self.products = max(self.products, len(result))
-        return result
+    assert {each.given[0][1] for each in ran.named("index_add")} == {torch.float32}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_no_buffer_is_of_the_size_of_the_table_and_repeated_rows_are_formed_as_the_variant_says(variant):
     layer = TTMEmbedding(9999, 12, (10, 10, 10, 10), (1, 2, 2, 3), 2, padding_idx=0, lookup=variant)
     indices = torch.tensor([0, 9998, 4321]).repeat(100)
-    with Sizes() as sizes:
+    with NotedOperations() as ran:
         layer(indices).square().sum().backward()
-    assert sizes.products == (3 if variant in ("unique", "optimized") else 300)
-    assert sizes.largest <= 300 * 12  # the rows themselves
+    assert max(each.made[0][0] for each in ran.named("bmm")) == (3 if variant in ("unique", "optimized") else 300)
+    assert max(math.prod(made) for each in ran.operations for made in each.made) <= 300 * 12  # the rows themselves

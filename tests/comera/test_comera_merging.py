@@ -7,6 +7,7 @@ import torch
 from drawn_chains import LEADING_SHAPES, SEEDS, assert_all_close, dense_tt, draw_parameters, gradients, tt_shapes
 from hypothesis import given
 from hypothesis import strategies as st
+from model_states import kept_numbers
 
 from comera import TTLinear
 from comera.contraction.merging import merge_cores, two_half_linear
@@ -180,23 +181,6 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_gradients(backward_insi
         assert float((parameter.grad - oracle).norm() / oracle.norm()) < 5e-2
 
 
-def saved_tensors(layer: TTLinear, x: torch.Tensor) -> dict[int, int]:
-    """Entries kept for backward, by the address of their storage."""
-    kept: dict[int, int] = {}
-    alive = []  # what was freed could lend its address to another
-
-    def keep(tensor):
-        alive.append(tensor)
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        alive.append(layer(x))
-    kept.pop(0, None)  # empty tensors
-    return kept
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("half", [1, 2, 3, 4])
 def test_backward_keeps_x_z_the_halves_and_small_partial_products_alone(half, bias):
@@ -212,6 +196,6 @@ def test_backward_keeps_x_z_the_halves_and_small_partial_products_alone(half, bi
     # The scaled cores, which with one mode per side are the halves themselves.
     chain = layer.diagonals.numel() + (layer.packed_cores.numel() if half > 1 else 0)
     wanted = tokens * 16 + tokens * middle + middle * (16 + 81) + left + right + chain
-    kept = saved_tensors(layer, x)
-    assert sum(kept.values()) == wanted
-    assert max(kept.values()) < tokens * 81  # nothing of y's size
+    kept = kept_numbers(lambda: layer(x))
+    assert sum(kept) == wanted
+    assert max(kept) < tokens * 81  # nothing of y's size

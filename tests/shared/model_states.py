@@ -1,6 +1,6 @@
 """Models, states and kept tensors that several tests of the library make and compare."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -42,16 +42,27 @@ def assert_same_bits(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor])
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def kept_bytes(forward: Callable[[], Any]) -> int:
-    """Bytes of the storages that autograd keeps for backward, as hooks around the call see them."""
+def kept_tensors(forward: Callable[[], Any]) -> list[torch.Tensor]:
+    """What autograd keeps for backward, as hooks around the call see it: a tensor for each storage."""
     found = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        found[storage._cdata] = storage.nbytes()
+        found[tensor.untyped_storage()._cdata] = tensor.detach()
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         held = forward()
     del held
-    return sum(found.values())
+    return list(found.values())
+
+
+def kept_bytes(forward: Callable[[], Any]) -> int:
+    """Bytes of the storages that autograd keeps for backward."""
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept_tensors(forward))
+
+
+def kept_numbers(forward: Callable[[], Any], but: Iterable[torch.Tensor] = ()) -> list[int]:
+    """How many numbers each of these storages holds, those of some tensors left out."""
+    left_out = {tensor.untyped_storage().data_ptr() for tensor in but}
+    kept = [tensor for tensor in kept_tensors(forward) if tensor.untyped_storage().data_ptr() not in left_out]
+    return [tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in kept]
