@@ -1,7 +1,5 @@
 """Tables with sparse gradients: their optimizers against formulas, and what they leave alone."""
 
-import io
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,18 +87,3 @@ def test_row_wise_adagrad_keeps_one_number_per_row():
     arm, model, optimizer = built("row_wise")
     train(arm, model, optimizer, batch(), range(1))
     assert {name: tuple(held.shape) for name, held in optimizer.state[model.word.weight].items()} == {"sum": (12,)}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_state_is_one_file_without_pickle_and_training_goes_on_from_it(variant):
-    arm, model, optimizer = built(variant)
-    train(arm, model, optimizer, batch(), range(3))
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    undisturbed = train(arm, model, optimizer, batch(1), range(3, 6))
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-    arm, model, optimizer = built(variant)
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    assert train(arm, model, optimizer, batch(1), range(3, 6)) == undisturbed

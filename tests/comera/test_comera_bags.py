@@ -30,8 +30,6 @@ from comera.capture import fixed_shapes
 from comera.lookup import VARIANTS, bags, ttm_bags
 from comera.tensor_train import TTMShape
 
-SHAPE = TTMShape(59, 12, (4, 5, 3), (2, 3, 2), 4)
-
 
 def draw_bags(rows, items, count, source):
     """Indices of which half are among three rows, and offsets: some bags are empty."""
@@ -130,21 +128,6 @@ def test_the_layer_calls_like_torchs(shape, seed, padded, variant, mode):
     if mode == "sum":
         weights = torch.randn(24, dtype=torch.float64)
         assert_all_close([layer(indices, bounds, weights)], [dense(indices, bounds, weights)])
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("long", [False, True])
-def test_gradcheck(variant, long):
-    packed = torch.randn(SHAPE.parameter_count, dtype=torch.float64, requires_grad=True)
-    diagonals = torch.empty(sum(SHAPE.ranks), dtype=torch.float64).uniform_(0.5, 1.5).requires_grad_()
-    indices = torch.arange(58) if long else torch.tensor([0, 2, 2, 1, 0, 57])
-    weights = torch.randn(len(indices), dtype=torch.float64, requires_grad=True)
-    bounds = torch.tensor([0, 0, 4, len(indices)])
-
-    def bag(packed, diagonals, weights):
-        return ttm_bags(indices, bounds, packed, diagonals, SHAPE, "sum", 1, variant, weights_T=weights)
-
-    assert torch.autograd.gradcheck(bag, (packed, diagonals, weights), fast_mode=long)
 
 
 def test_ten_million_rows_are_looked_up_without_a_buffer_of_their_size():

@@ -42,17 +42,6 @@ def test_outputs_and_gradients_are_those_of_the_layers(activation, shape, tokens
     assert_all_close([found, *gradients(found, *tensors)], [wanted, *gradients(wanted, *tensors)])
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gradients_are_slopes(activation):
-    first, second = layers(bias=False)
-    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
-
-    def of(x, *_):
-        return tt_feed_forward(x, first, second, activation, tokens_per_tile=3)
-
-    assert torch.autograd.gradcheck(of, (x, first.packed_cores, first.diagonals, second.packed_cores, second.diagonals))
-
-
 def test_only_the_input_and_activations_at_the_ranks_are_kept():
     first, second = layers()
     tokens, kept = 1000, []

@@ -89,16 +89,6 @@ def test_the_layer_is_its_dense_table(shape, seed, padded, variant):
     )
 
 
-@pytest.mark.parametrize("order", [2, 3, 4])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_gradcheck(variant, order):
-    shape = TTMShape(2**order - 1, 2**order, (2,) * order, (2,) * order, 2)
-    packed = torch.randn(shape.parameter_count, dtype=torch.float64, requires_grad=True)
-    diagonals = torch.empty(sum(shape.ranks), dtype=torch.float64).uniform_(0.5, 1.5).requires_grad_()
-    indices = torch.tensor([[0, 2, 2], [1, 0, 2**order - 2]])
-    assert torch.autograd.gradcheck(lambda *inputs: ttm_rows(indices, *inputs, shape, 1, variant), (packed, diagonals))
-
-
 def test_with_fixed_shapes_no_operation_depends_on_the_indices(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("torch.unique has a shape that depends on data")

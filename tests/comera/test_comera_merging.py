@@ -1,4 +1,4 @@
-"""The TT product equals the dense one, and so does every gradient."""
+"""The TT product of two merged halves; that each plan equals the dense one stands in ``test_comera_contraction.py``."""
 
 import math
 
@@ -48,14 +48,6 @@ def test_the_oracle_itself_is_the_product_of_core_slices(shape, seed):
         assert_all_close([full[tuple(digits)]], [entry.reshape(())])
 
 
-@given(tt_shapes(), LEADING_SHAPES, SEEDS, st.booleans())
-def test_product_and_every_gradient_equal_the_dense_ones(shape, leading, seed, bias):
-    inputs, upstream = draw_case(shape, leading, seed, bias)
-    y, wanted = product(shape, *inputs), dense_product(shape, *inputs)
-    assert_all_close([y], [wanted])
-    assert_all_close(gradients(y, upstream, inputs), gradients(wanted, upstream, inputs))
-
-
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rank", [7, 8, 9, 30])
 def test_thin_and_usual_ranks_give_the_same_product(rank, bias):
@@ -80,25 +72,6 @@ def test_the_layer_is_its_dense_matrix(shape, leading, seed, bias):
     assert layer.to_dense().shape == (shape.out_features, shape.in_features)
     assert_all_close([y, layer.to_dense()], [wanted, dense_tt(*inputs[1:3], shape).T])
     assert_all_close(gradients(y, upstream, parameters), gradients(wanted, upstream, parameters))
-
-
-@pytest.mark.parametrize(
-    ("in_modes", "out_modes", "ranks"),
-    [
-        ((3,), (4,), (2,)),
-        ((2, 3), (2, 1), (2, 2, 1)),
-        ((2, 1, 2), (2, 2, 1), (2, 2, 3, 2, 1)),
-        ((1, 2, 1, 2), (2, 1, 2, 1), (1, 2, 2, 2, 2, 2, 1)),
-        ((2, 2), (2, 2), (2, 0, 2)),
-    ],
-)
-def test_gradcheck(in_modes, out_modes, ranks):
-    shape = TTShape(math.prod(in_modes), math.prod(out_modes), in_modes, out_modes, ranks)
-    x = torch.randn(2, shape.in_features, dtype=torch.float64, requires_grad=True)
-    packed = torch.randn(shape.parameter_count, dtype=torch.float64, requires_grad=True)
-    diagonals = torch.empty(sum(ranks), dtype=torch.float64).uniform_(0.5, 1.5).requires_grad_()
-    bias = torch.randn(shape.out_features, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *inputs: product(shape, *inputs), (x, packed, diagonals, bias))
 
 
 @pytest.mark.parametrize("entry", [0.0, 1e-5, -1e-5, THRESHOLD, -THRESHOLD])
