@@ -5,6 +5,7 @@ import copy
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -189,6 +190,12 @@ def run_bench(folder: Path, *arguments: str, as_given: bool = False) -> Ended:
         except SystemExit as end:
             status = end.code
     return Ended(status, output.getvalue(), error.getvalue())
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git answers in a folder, to an author of no name."""
+    command = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def environment(**changes: str) -> dict[str, str]:

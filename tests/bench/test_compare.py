@@ -4,11 +4,10 @@ import csv
 import io
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
-from small_cells import a_record, assert_refused, run_bench
+from small_cells import a_record, assert_refused, git, run_bench
 
 from bench.commands.compare import ComparedPair
 from bench.commands.sources import read_source
@@ -169,31 +168,21 @@ def test_what_cannot_be_read_is_one_sentence(two, tmp_path, spoil, named):
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_commits_are_read_without_touching_the_tree(tmp_path):
-    def git(*arguments):
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, capture_output=True, check=True)
-
-    git("init", "--quiet")
-    git("commit", "--quiet", "--allow-empty", "--message", "nothing")
-    git("tag", "empty")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "nothing")
+    git(tmp_path, "tag", "empty")
     reference = tmp_path / "results" / "reference"
     reference.mkdir(parents=True)
     for tag, means in (("first", [10.0, 10.0]), ("second", [20.0, 20.0])):
         write([timed("x", means)], reference)
-        git("add", ".")
-        git("commit", "--quiet", "--message", tag)
-        git("tag", tag)
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "--quiet", "--message", tag)
+        git(tmp_path, "tag", tag)
     inside = tmp_path / "results"
     ended = run_bench(inside, "compare", "first", "second", "--format", "csv")  # from wherever in the tree
     assert float(rows_of(ended.output)["x"]["step_time_ratio"]) == 2.0
-    assert (
-        float(
-            rows_of(run_bench(tmp_path, "compare", "first", "results", "--format", "csv").output)["x"][
-                "step_time_ratio"
-            ]
-        )
-        == 2.0
-    )
+    ended = run_bench(tmp_path, "compare", "first", "results", "--format", "csv")
+    assert float(rows_of(ended.output)["x"]["step_time_ratio"]) == 2.0
     assert_refused(run_bench(tmp_path, "compare", "empty", "first"), "results/reference")
     assert_refused(run_bench(tmp_path, "compare", "--", "--all", "first"), "--all")
     assert "A: commit " in run_bench(tmp_path, "compare", "first", "second").output

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from small_cells import git
 
 from bench.gate import GateError, timed
 from bench.gate.timed import find_base, find_bases, worktree
@@ -21,9 +21,7 @@ class Repository:
         self.root = root
 
     def git(self, *arguments: str) -> str:
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        done = subprocess.run(["git", *identity, *arguments], cwd=self.root, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        return git(self.root, *arguments)
 
     def commit(self, content: str) -> str:
         self.file.parent.mkdir(exist_ok=True)

@@ -75,6 +75,7 @@ def test_a_plan_that_finds_no_memory_says_so_and_the_others_are_timed(monkeypatc
         assert row["message"].startswith("needs about 0 MiB, 0 MiB are free") == (row["name"] == most)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_a_sweep_records_a_small_layer_and_what_it_leaves_out(tmp_path, monkeypatch):
     patient = TIMING | {"time_limit_s": 600.0}  # a busy machine takes long to start a process

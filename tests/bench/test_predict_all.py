@@ -7,7 +7,7 @@ import shlex
 import pytest
 from small_cells import run_bench
 from test_predict_command import number
-from test_predict_hugging_face import saved
+from test_predict_hugging_face import small
 
 import bench.commands.predict.model
 from bench.errors import ConfigError
@@ -48,7 +48,7 @@ def test_a_process_that_ends_or_fails_takes_no_other_with_it():
 
 @pytest.mark.slow
 def test_arms_and_batches_are_those_of_single_predictions(tmp_path, tmp_path_factory, monkeypatch):
-    path = saved(tmp_path_factory.mktemp("model"), "bert")
+    path = small(tmp_path_factory.mktemp("model"), "bert")
     monkeypatch.setattr(bench.commands.predict.model, "arms", lambda: ["comera", "dense", "galore"])
     monkeypatch.setattr(bench.commands.predict.model, "BATCHES", (4,))
     ended = run_bench(tmp_path, "predict", f"model={path}", "sequence_length=32")

@@ -1,11 +1,10 @@
 """A user's own Hugging Face configuration: predicted as the bench's own models are, or refused in one sentence."""
 
-import json
-
 import pytest
 import torch
+from advised import saved
 from small_cells import assert_refused, run_bench
-from transformers import AutoModelForSequenceClassification, BertConfig, GPT2Config, LlamaConfig, RobertaConfig
+from transformers import AutoModelForSequenceClassification
 
 from bench.estimate.memory import trace_memory
 from bench.estimate.work import predict
@@ -16,47 +15,12 @@ from bench.workloads import open_workload
 from bench.workloads.encoder import EncoderSettings
 from bench.workloads.hugging_face import HuggingFaceWorkload
 
-CONFIGS = {
-    "bert": BertConfig(
-        hidden_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=96,
-        vocab_size=500,
-        max_position_embeddings=64,
-        num_labels=3,
-    ),
-    "roberta": RobertaConfig(
-        hidden_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=96,
-        vocab_size=500,
-        max_position_embeddings=66,
-        num_labels=3,
-    ),
-    "gpt2": GPT2Config(n_embd=48, n_layer=2, n_head=4, vocab_size=500, n_positions=64, bos_token_id=1, eos_token_id=1),
-    "llama": LlamaConfig(
-        hidden_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=96,
-        vocab_size=500,
-        max_position_embeddings=64,
-    ),
-}
+#: Two blocks of each kind, by the fields of its configuration.
+KINDS = {"bert": {"num_hidden_layers": 2}, "gpt2": {"n_layer": 2}, "llama": {"num_hidden_layers": 2}}
 
 
-@pytest.fixture(params=CONFIGS)
-def kind(request):
-    return request.param
-
-
-def saved(folder, kind, **changes):
-    path = folder / "config.json"
-    path.write_text(json.dumps(CONFIGS[kind].to_dict() | changes))
-    return path
+def small(folder, kind, **changes):
+    return saved(folder, kind, **(KINDS[kind] | {"num_labels": 3, "architectures": None} | changes))
 
 
 def predicted(workload, method="dense", batch_size=4, device="cpu", settings=None):
@@ -64,8 +28,9 @@ def predicted(workload, method="dense", batch_size=4, device="cpu", settings=Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_encoder_and_decoders_are_predicted_for_both_devices_again_and_again(kind, tmp_path):
-    workload = HuggingFaceWorkload(saved(tmp_path, kind), 32)
+    workload = HuggingFaceWorkload(small(tmp_path, kind), 32)
     for device in ("cpu", "cuda"):
         memory = predicted(workload, "comera", device=device).memory
         assert memory.parameter_count > 0
@@ -76,7 +41,7 @@ def test_an_encoder_and_decoders_are_predicted_for_both_devices_again_and_again(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_a_real_run_books_what_was_predicted(kind, tmp_path):
-    workload = HuggingFaceWorkload(saved(tmp_path, kind), 32)
+    workload = HuggingFaceWorkload(small(tmp_path, kind), 32)
     method = build("dense", "", checked_settings("dense", {}))
     model = method.adapt(workload.build(), workload.targets())
     step = TrainStep(model, method, method.optimizer(model), workload.loss, "fp32", "cpu")
@@ -85,15 +50,15 @@ def test_a_real_run_books_what_was_predicted(kind, tmp_path):
 
 
 def test_targets_are_the_table_and_the_linear_layers_but_for_the_class_scores(tmp_path):
-    targets = HuggingFaceWorkload(saved(tmp_path, "bert"), 32).targets()
+    targets = HuggingFaceWorkload(small(tmp_path, "bert"), 32).targets()
     assert len(targets) == 1 + 2 * 6 + 1
     assert targets["bert.embeddings.word_embeddings"] == "embedding"
     assert targets["bert.pooler.dense"] == "classifier"
     assert "classifier" not in targets
-    roberta = HuggingFaceWorkload(saved(tmp_path, "roberta"), 32).targets()
+    roberta = HuggingFaceWorkload(small(tmp_path, "bert", model_type="roberta"), 32).targets()
     assert roberta["classifier.dense"] == "classifier"
     assert "classifier.out_proj" not in roberta
-    llama = HuggingFaceWorkload(saved(tmp_path, "llama"), 32).targets()
+    llama = HuggingFaceWorkload(small(tmp_path, "llama"), 32).targets()
     assert len(llama) == 1 + 2 * 7
     assert {llama[f"model.layers.0.{name}"] for name in ("self_attn.q_proj", "mlp.up_proj")} == {
         "attention",
@@ -102,7 +67,7 @@ def test_targets_are_the_table_and_the_linear_layers_but_for_the_class_scores(tm
 
 
 def test_conv1d_is_built_as_a_linear_layer_of_the_same_function(tmp_path):
-    workload = HuggingFaceWorkload(saved(tmp_path, "gpt2"), 32)
+    workload = HuggingFaceWorkload(small(tmp_path, "gpt2"), 32)
     targets = workload.targets()
     assert len(targets) == 1 + 2 * 4
     assert targets["transformer.h.0.attn.c_attn"] == targets["transformer.h.1.attn.c_proj"] == "attention"
@@ -130,7 +95,7 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
     layers, batch, length, width, positions = 2, 16, 32, 64, 64
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 128, "vocab_size": 2000}
     dropouts = {"attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
-    theirs = HuggingFaceWorkload(saved(tmp_path, "bert", **sizes, **dropouts), length)
+    theirs = HuggingFaceWorkload(small(tmp_path, "bert", **sizes, **dropouts), length)
     settings = EncoderSettings(
         layers=layers,
         width=width,
@@ -186,6 +151,6 @@ def test_what_is_no_configuration_is_one_sentence(tmp_path, tmp_path_factory, co
 
 
 def test_a_batch_that_no_device_holds_is_refused(tmp_path, tmp_path_factory):
-    path = saved(tmp_path_factory.mktemp("model"), "bert")
+    path = small(tmp_path_factory.mktemp("model"), "bert")
     words = (f"model={path}", "sequence_length=16", "device=h100", "batch_size=100000000000")
     assert_refused(run_bench(tmp_path, "predict", "method=dense", *words), "batch_size", folder=tmp_path)

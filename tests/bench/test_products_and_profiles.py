@@ -67,6 +67,7 @@ def test_a_profile_says_where_the_time_goes():
     assert ordered == sorted(ordered, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_sweeps_record_a_profile_and_that_a_cpu_has_no_fp8(tmp_path, pairs):
     ended = run_bench(tmp_path, "experiment=profile", "methods=[dense]", *small(pairs, tmp_path / "results"))

@@ -5,12 +5,11 @@ import dataclasses
 import os
 import re
 import shutil
-import subprocess
 import types
 
 import pytest
 import torch
-from small_cells import a_record
+from small_cells import a_record, git
 
 import bench.core.provenance
 from bench.core.provenance import MEASURING_CODE, _text, code_id, device_name, machine_hash, provenance
@@ -135,20 +134,15 @@ def test_an_exported_tree_names_its_commit(monkeypatch):
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_a_repository_gives_its_own_commit(elsewhere, monkeypatch):
-    def git(*arguments, cwd=elsewhere):
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-        done = subprocess.run(["git", *identity, *arguments], cwd=cwd, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
     monkeypatch.setenv("BENCH_COMMIT", "of the export")
-    git("init", "--quiet", cwd=elsewhere.parent)
+    git(elsewhere.parent, "init", "--quiet")
     assert fresh_provenance().git_commit == "of the export"  # another project's repository around the tree
 
-    git("init", "--quiet")
+    git(elsewhere, "init", "--quiet")
     assert fresh_provenance().git_commit == "of the export"  # no commit yet
-    git("add", ".")
-    git("commit", "--quiet", "--message", "all")
-    assert fresh_provenance().git_commit == git("rev-parse", "HEAD")
+    git(elsewhere, "add", ".")
+    git(elsewhere, "commit", "--quiet", "--message", "all")
+    assert fresh_provenance().git_commit == git(elsewhere, "rev-parse", "HEAD")
     assert fresh_provenance().git_dirty is False
     (elsewhere / "README.md").write_text("changed")
     (elsewhere / "figures" / "another.py").write_text("")
