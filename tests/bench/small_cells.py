@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
@@ -62,6 +63,12 @@ def a_cell(**changes) -> Cell:
     settings = changes.pop("settings", {})
     fields |= changes
     return Cell(method_settings=checked_settings(fields["method"], settings), **fields)
+
+
+def a_layer_cell(in_features: int, out_features: int, **changes) -> Cell:
+    """A cell of one linear layer."""
+    sizes = {"in_features": in_features, "out_features": out_features, "optimizer_step": True}
+    return a_cell(**({"workload": "linear", "dataset": "normal", "workload_settings": sizes} | changes))
 
 
 def a_training_cell(method="dense", early=8, late=7, target=0.5, static=False, settings=(), **changes) -> Cell:
@@ -212,6 +219,14 @@ def assert_refused(ended: Ended, *named: Any, folder: Path | None = None) -> Non
     for word in named:
         assert str(word) in line
     assert folder is None or list(folder.iterdir()) == []
+
+
+@contextlib.contextmanager
+def one_line(kind: type[Exception] | tuple[type[Exception], ...], *named: Any) -> Iterator[None]:
+    """Check that what runs inside ends with an error of this kind, one line that names these."""
+    with pytest.raises(kind) as error:
+        yield
+    assert_one_line(error, *named)
 
 
 def assert_one_line(error: Any, *named: Any) -> None:

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 from advised import CONFIGS, answer, assert_one_error, row, saved
-from small_cells import assert_one_line, run_bench
+from small_cells import one_line, run_bench
 
 from bench.advise.arms import ARMS, AdvisedArm, Kind, arms_of
 from bench.advise.evidence import RECORDS, Evidence, evidence
@@ -197,9 +197,8 @@ WRONG_WORDS = [
 @pytest.mark.parametrize(("field", "value"), WRONG_WORDS)
 def test_a_wrong_word_is_one_line_that_names_it(field, value):
     words = {"model": "config.json", field: value}
-    with pytest.raises(ConfigError) as raised:
+    with one_line(ConfigError, field):
         question_of([f"{name}={given}" for name, given in words.items()])
-    assert_one_line(raised, field)
 
 
 WRONG_MODELS = [

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from small_cells import TIMING, a_cell
+from small_cells import TIMING, a_layer_cell
 
 from bench.core.record import read_all
 from bench.measures import named
@@ -18,9 +18,7 @@ RECORDS = read_all(Path(__file__).parents[2] / "results" / "reference", "kernels
 
 
 def a_feed_forward(measure, **changes):
-    sizes = {"in_features": 24, "out_features": 96, "optimizer_step": True}
-    fields = {"workload": "linear", "dataset": "normal", "measure": measure, "method": "comera", "batch_size": 64}
-    return a_cell(workload_settings=sizes, **(fields | changes))
+    return a_layer_cell(24, 96, measure=measure, method="comera", batch_size=64, **changes)
 
 
 @pytest.mark.parametrize("kernel", [*kernels.HIDDEN, *kernels.ADD_NORM])

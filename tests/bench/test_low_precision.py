@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_cells import a_cell
+from small_cells import a_layer_cell
 from tiny import TinyMethod, TinyWorkload
 from torch import nn
 
@@ -86,10 +86,7 @@ def test_a_step_learns_and_says_what_ran(precision):
 
 @pytest.mark.parametrize("method", ["dense", "comera"])
 def test_a_layer_is_measured_in_every_precision(method):
-    sizes = {"in_features": 64, "out_features": 96, "optimizer_step": True}
-    cell = a_cell(
-        workload="linear", dataset="normal", measure="fp8", batch_size=48, method=method, workload_settings=sizes
-    )
+    cell = a_layer_cell(64, 96, measure="fp8", batch_size=48, method=method)
     columns = fp8_columns(cell, open_cell_workload(cell, Data()))
     rows = {row["name"]: row for row in columns["samples"]["precisions"]}
     assert rows["tf32"]["message"] == "needs a CUDA device"

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 
 import pytest
-from small_cells import ROOT, assert_one_line
+from small_cells import ROOT, one_line
 
 import baselines
 from bench.core.cell import arm_name
@@ -119,9 +119,8 @@ def test_the_default_variant_has_no_name(arm, parsed):
     ],
 )
 def test_nothing_else_is_a_method(arm):
-    with pytest.raises(ConfigError) as error:
+    with one_line(ConfigError, "method"):
         parse_arm(arm)
-    assert_one_line(error, "method")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +151,8 @@ class Sizes:
     ],
 )
 def test_a_wrong_setting_is_one_line_that_names_it(field, value):
-    with pytest.raises(ConfigError) as error:
+    with one_line(ConfigError, "sizes", field):
         build_dataclass(Sizes, {field: value}, "sizes")
-    assert_one_line(error, "sizes", field)
 
 
 def test_right_settings_are_taken_and_whole_numbers_made_real():

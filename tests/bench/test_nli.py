@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from small_cells import one_line
 
 from bench.data.corpus import DataError, Pair
 from bench.data.nli import find_corpus
@@ -35,14 +36,6 @@ def write_folder(folder: Path, train=TRAIN, validation=VALIDATION, names=PLAIN, 
 
 def rows_of(rows) -> list[Pair]:
     return [rows[index] for index in range(len(rows))]
-
-
-def sentence_of(caught) -> str:
-    """The message, after checking that it is one line that could be shown as it is."""
-    message = str(caught.value)
-    assert message
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize("names", [PLAIN, OFFICIAL])
@@ -81,9 +74,8 @@ def test_a_malformed_row_is_named_by_file_and_line(tmp_path, line):
     folder = write_folder(tmp_path / "pairs")
     good = json_lines(TRAIN[:1])
     (folder / PLAIN[1]).write_text(f"{good}{line}\n{good}")
-    with pytest.raises(DataError) as caught:
+    with one_line(DataError, f"{folder / PLAIN[1]}, line 2: "):
         find_corpus(data_folder=folder, environ={})
-    assert sentence_of(caught).startswith(f"{folder / PLAIN[1]}, line 2: ")
 
 
 def test_sources_come_in_the_stated_order(tmp_path):
@@ -125,12 +117,11 @@ def test_what_is_missing_is_named_in_one_line(tmp_path, arguments, environ, name
     write_folder(tmp_path / "pairs")
     write_folder(tmp_path / "blank", train=[])
     (write_folder(tmp_path / "half") / "dev_matched.jsonl").unlink()
-    with pytest.raises(DataError) as caught:
+    with one_line(DataError, fill(named)):
         find_corpus(
             **{name: fill(value) for name, value in arguments.items()},
             environ={name: fill(value) for name, value in environ.items()},
         )
-    assert fill(named) in sentence_of(caught)
 
 
 class TestFetch:
@@ -162,9 +153,8 @@ class TestFetch:
             raise ConnectionError("no route to the hub\nwith a second line")
 
         self.offer(monkeypatch, load_dataset)
-        with pytest.raises(DataError) as caught:
+        with one_line(DataError, "no route to the hub"):
             find_corpus(data_folder=tmp_path / "fetched", fetch=True, environ={})
-        assert sentence_of(caught).endswith("failed (no route to the hub)")
         assert not (tmp_path / "fetched").exists()
 
 

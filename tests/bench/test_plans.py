@@ -5,7 +5,7 @@ import json
 import statistics
 
 import pytest
-from small_cells import TIMING, a_cell, run_bench
+from small_cells import TIMING, a_layer_cell, run_bench
 
 import bench.measures.plan
 import bench.processes.process
@@ -17,21 +17,14 @@ from bench.workloads.linear import LinearSettings, LinearWorkload
 from comera.contraction import candidates, plan_contraction
 from comera.tensor_train import TTShape
 
-LAYER = {"in_features": 12, "out_features": 8, "optimizer_step": True}
 SHAPE = TTShape(12, 8, (4, 3), (2, 4), 3)
 TOKENS = 5
 
 
-def a_plan_cell(**changes):
+def measured():
     """The plans of a layer of four small cores."""
-    fields = {"workload": "linear", "dataset": "normal", "method": "comera", "measure": "plan"}
-    fields |= {"batch_size": TOKENS, "workload_settings": dict(LAYER), "settings": {"order": 2, "ranks": 3}}
-    return a_cell(**(fields | changes))
-
-
-def measured(**changes):
-    cell = a_plan_cell(**changes)
-    return plan_columns(cell, LinearWorkload(LinearSettings(**cell.workload_settings)))
+    fields = {"method": "comera", "measure": "plan", "batch_size": TOKENS, "settings": {"order": 2, "ranks": 3}}
+    return plan_columns(a_layer_cell(12, 8, **fields), LinearWorkload(LinearSettings(12, 8, True)))
 
 
 @pytest.fixture(scope="module")

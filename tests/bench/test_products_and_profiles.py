@@ -1,7 +1,7 @@
 """Products in each precision, and where the time of a step goes, as far as a CPU can tell."""
 
 import pytest
-from small_cells import TIMING, a_cell, run_bench, small
+from small_cells import TIMING, a_cell, a_layer_cell, run_bench, small
 
 from bench.core.record import read_all
 from bench.measures.micro import products_columns
@@ -11,9 +11,7 @@ from bench.workloads import open_cell_workload
 
 
 def test_products_are_right_in_their_precision_and_timed():
-    sizes = {"in_features": 32, "out_features": 48, "optimizer_step": True}
-    fields = {"workload": "linear", "dataset": "normal", "measure": "products", "batch_size": 64}
-    cell = a_cell(workload_settings=sizes, **fields)
+    cell = a_layer_cell(32, 48, measure="products", batch_size=64)
     columns = products_columns(cell, open_cell_workload(cell, Data()))
     rows = {row["name"]: row for row in columns["samples"]["products"]}
     assert columns["flops_per_step"] == 2 * 64 * 32 * 48

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_cells import a_configuration, assert_one_line
+from small_cells import a_configuration, one_line
 
 from bench.core.cell import LOCAL_STEPS
 from bench.errors import ConfigError
@@ -67,9 +67,8 @@ TWO = {"world_size": 2}
     ],
 )
 def test_a_wrong_value_is_one_line_that_names_its_field(config, changes, field):
-    with pytest.raises(ConfigError) as error:
+    with one_line(ConfigError, field):
         resolve(config | changes)
-    assert_one_line(error, field)
 
 
 def test_a_rank_needs_a_device_of_its_own(config, monkeypatch):

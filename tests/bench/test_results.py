@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from small_cells import a_cell, a_training_cell
+from small_cells import a_cell, a_training_cell, one_line
 
 import bench.runner.results
 from bench.core.record import RecordError
@@ -93,9 +93,8 @@ def test_times_of_rare_events_are_taken_from_the_same_arm_and_code_alone(tmp_pat
 @pytest.mark.parametrize("changes", [{"schema_version": 10**6}, {"batch_size": "two"}])
 def test_an_unreadable_record_beside_a_cell_is_an_error(tmp_path, changes):
     path = recorded(tmp_path, a_layer(), **changes)
-    with pytest.raises(RecordError) as error:
+    with one_line(RecordError, path):
         Results(tmp_path, "never").check(a_layer(batch_size=4))
-    assert str(path) in str(error.value)
 
 
 LOCK = """
@@ -127,9 +126,8 @@ def test_a_cell_is_claimed_by_one_process(tmp_path):
         [sys.executable, "-c", LOCK, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(ConfigError, match="results") as error:
+    with one_line(ConfigError, "results", elsewhere):
         Results(elsewhere, reuse="exact").claim(cells[1:], "hash")
-    assert str(elsewhere) in str(error.value)
     holder.kill()
     holder.communicate()
     Results(elsewhere, reuse="exact").claim(cells, "hash")

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from small_cells import one_line
 
 from bench.data.corpus import Corpus, DataError, Pair
 from bench.data.synthetic import synthetic_corpus
@@ -75,20 +76,18 @@ def test_the_vocabulary_at_hand_is_taken_if_it_fits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "complaint"),
+    ("tokens", "named"),
     [
-        (["the", *WORDS], "line 1: the token is 'the'; it must be [PAD]"),
-        ([], "line 1: the token is ''; it must be [PAD]"),
-        ([token for token in WORDS if token != "[SEP]"], "lacks the token [SEP]"),
-        ([*WORDS, "cat"], "holds the token 'cat' 2 times"),
+        (["the", *WORDS], ("line 1", "'the'", "[PAD]")),
+        ([], ("line 1", "''", "[PAD]")),
+        ([token for token in WORDS if token != "[SEP]"], ("[SEP]",)),
+        ([*WORDS, "cat"], ("'cat' 2 times",)),
     ],
 )
-def test_an_unusable_vocabulary_is_named(tmp_path, tokens, complaint):
+def test_an_unusable_vocabulary_is_named(tmp_path, tokens, named):
     path = write_vocabulary(tmp_path, tokens)
-    with pytest.raises(DataError) as caught:
+    with one_line(DataError, path, *named):
         find_vocabulary(synthetic_corpus(), environ={"COMERA_DATA": str(tmp_path)})
-    assert str(caught.value).startswith(str(path))
-    assert complaint in str(caught.value)
 
 
 def test_a_trained_vocabulary_covers_its_corpus():
