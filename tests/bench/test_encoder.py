@@ -44,65 +44,68 @@ def counted() -> EncoderWorkload:
     return EncoderWorkload(SMALL, corpus, PairTokenizer([*SPECIAL_TOKENS, "a", "b", "c"]))
 
 
-class TestBatches:
-    def test_a_batch_holds_its_pairs(self, counted):
-        batch = next(counted.batches("validation", 3, seed=0, static=False))
-        assert {name: tensor.dtype for name, tensor in batch.items()} == {
-            "input_ids": torch.int64,
-            "attention_mask": torch.bool,
-            "token_type_ids": torch.int64,
-            "labels": torch.int64,
-        }
-        start, separator, a, b, c = 2, 3, 5, 6, 7
-        assert batch["input_ids"].tolist() == [
-            [start, a, separator, b, separator, 0, 0, 0, 0],
-            [start, a, a, separator, b, c, separator, 0, 0],
-            [start, a, a, a, separator, b, c, c, separator],
-        ]
-        assert batch["token_type_ids"].tolist() == [
-            [0, 0, 0, 1, 1, 0, 0, 0, 0],
-            [0, 0, 0, 0, 1, 1, 1, 0, 0],
-            [0, 0, 0, 0, 0, 1, 1, 1, 1],
-        ]
-        assert torch.equal(batch["attention_mask"], batch["input_ids"] != 0)
-        assert batch["labels"].tolist() == [0, 1, 2]
+def test_a_batch_holds_its_pairs(counted):
+    batch = next(counted.batches("validation", 3, seed=0, static=False))
+    assert {name: tensor.dtype for name, tensor in batch.items()} == {
+        "input_ids": torch.int64,
+        "attention_mask": torch.bool,
+        "token_type_ids": torch.int64,
+        "labels": torch.int64,
+    }
+    start, separator, a, b, c = 2, 3, 5, 6, 7
+    assert batch["input_ids"].tolist() == [
+        [start, a, separator, b, separator, 0, 0, 0, 0],
+        [start, a, a, separator, b, c, separator, 0, 0],
+        [start, a, a, a, separator, b, c, c, separator],
+    ]
+    assert batch["token_type_ids"].tolist() == [
+        [0, 0, 0, 1, 1, 0, 0, 0, 0],
+        [0, 0, 0, 0, 1, 1, 1, 0, 0],
+        [0, 0, 0, 0, 0, 1, 1, 1, 1],
+    ]
+    assert torch.equal(batch["attention_mask"], batch["input_ids"] != 0)
+    assert batch["labels"].tolist() == [0, 1, 2]
 
-    def test_dynamic_batches_leave_nothing_out(self, counted):
-        batches = list(counted.batches("train", 16, seed=0, static=False))
-        assert sorted(len(batch["labels"]) for batch in batches) == [6, 16, 16, 16, 16]
-        assert sorted(counted.corpus.train.read) == list(range(70))
-        assert all(bool(batch["attention_mask"].any(0).all()) for batch in batches)  # no wider than the longest pair
 
-    def test_the_seed_shuffles_training_and_nothing_else(self, counted):
-        def order(split, seed, static):
-            batches = counted.batches(split, 8, seed=seed, static=static)
-            return [tuple(ids[ids > 0].tolist()) for batch in batches for ids in batch["input_ids"]]
+def test_dynamic_batches_leave_nothing_out(counted):
+    batches = list(counted.batches("train", 16, seed=0, static=False))
+    assert sorted(len(batch["labels"]) for batch in batches) == [6, 16, 16, 16, 16]
+    assert sorted(counted.corpus.train.read) == list(range(70))
+    assert all(bool(batch["attention_mask"].any(0).all()) for batch in batches)  # no wider than the longest pair
 
-        for static in (True, False):
-            assert order("train", 1, static) == order("train", 1, static)
-            assert order("train", 1, static) != order("train", 2, static)
-            assert order("validation", 1, static) == order("validation", 2, static)
-        assert sorted(order("train", 1, static=False)) == sorted(order("train", 2, static=False))
 
-    def test_a_run_that_goes_on_gets_the_batches_it_would_have_had(self, counted):
-        for static in (True, False):
-            whole = list(counted.batches("train", 8, seed=5, static=static))
-            rest = list(counted.batches("train", 8, seed=5, static=static, start=3))
-            assert len(rest) == len(whole) - 3
-            for one, other in zip(whole[3:], rest, strict=True):
-                assert all(torch.equal(one[name], other[name]) for name in one)
+def test_the_seed_shuffles_training_and_nothing_else(counted):
+    def order(split, seed, static):
+        batches = counted.batches(split, 8, seed=seed, static=static)
+        return [tuple(ids[ids > 0].tolist()) for batch in batches for ids in batch["input_ids"]]
 
-    def test_the_data_hash_follows_corpus_vocabulary_and_length(self, workload):
-        def changed(settings=SMALL, corpus=workload.corpus, tokenizer=workload.tokenizer):
-            return EncoderWorkload(settings, corpus, tokenizer).data_hash
+    for static in (True, False):
+        assert order("train", 1, static) == order("train", 1, static)
+        assert order("train", 1, static) != order("train", 2, static)
+        assert order("validation", 1, static) == order("validation", 2, static)
+    assert sorted(order("train", 1, static=False)) == sorted(order("train", 2, static=False))
 
-        assert changed() == workload.data_hash == changed(settings=dataclasses.replace(SMALL, layers=1))
-        others = {
-            changed(settings=dataclasses.replace(SMALL, sequence_length=40)),
-            changed(corpus=synthetic_corpus(train=300, validation=99, seed=1)),
-            changed(tokenizer=PairTokenizer(workload.tokenizer.vocabulary[:-1])),
-        }
-        assert len(others | {workload.data_hash}) == 4
+
+def test_a_run_that_goes_on_gets_the_batches_it_would_have_had(counted):
+    for static in (True, False):
+        whole = list(counted.batches("train", 8, seed=5, static=static))
+        rest = list(counted.batches("train", 8, seed=5, static=static, start=3))
+        assert len(rest) == len(whole) - 3
+        for one, other in zip(whole[3:], rest, strict=True):
+            assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_data_hash_follows_corpus_vocabulary_and_length(workload):
+    def changed(settings=SMALL, corpus=workload.corpus, tokenizer=workload.tokenizer):
+        return EncoderWorkload(settings, corpus, tokenizer).data_hash
+
+    assert changed() == workload.data_hash == changed(settings=dataclasses.replace(SMALL, layers=1))
+    others = {
+        changed(settings=dataclasses.replace(SMALL, sequence_length=40)),
+        changed(corpus=synthetic_corpus(train=300, validation=99, seed=1)),
+        changed(tokenizer=PairTokenizer(workload.tokenizer.vocabulary[:-1])),
+    }
+    assert len(others | {workload.data_hash}) == 4
 
 
 class TestLearning:

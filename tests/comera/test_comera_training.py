@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 from drawn_chains import assert_all_close
+from paper_encoder import DENSE, STAYS_DENSE, paper_encoder
 from torch import nn
 from torch.nn import functional as F
 
-from bench.workloads.encoder import EncoderClassifier, EncoderSettings
 from comera import EarlyStage, full_size, tensorized_layers
 from comera.objective import OBJECTIVE_VARIANTS
 from comera.training import VARIANTS, Settings, build
@@ -46,16 +46,8 @@ def test_all_linear_layers_start_as_the_variant_says(variant, ratio):
 
 
 def test_the_encoder_has_the_papers_sizes():
-    settings = EncoderSettings()
-    with torch.device("meta"):  # 67 million dense parameters that no one needs to draw
-        model = EncoderClassifier(settings)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 66_957_315
-    targets = {"embeddings.word": "embedding", "classifier.hidden": "classifier"}
-    for block in range(settings.layers):
-        for name in ("query", "key", "value", "output"):
-            targets[f"blocks.{block}.attention.{name}"] = "attention"
-        for name in ("expand", "contract"):
-            targets[f"blocks.{block}.feed_forward.{name}"] = "feed_forward"
+    model, targets = paper_encoder()
+    assert sum(parameter.numel() for parameter in model.parameters()) == DENSE
     method = build(Settings(), "")
     model = method.adapt(model, targets)
     layers = tensorized_layers(model)
@@ -65,8 +57,8 @@ def test_the_encoder_has_the_papers_sizes():
     cores, ranks = sum(layer.packed_cores.numel() for layer in layers), sum(layer.diagonals.numel() for layer in layers)
     assert cores == full_size(layers) == 1_026_528
     assert ranks == 4_362
-    assert sum(parameter.numel() for parameter in model.parameters()) == 1_026_528 + 4_362 + 459_267
-    assert method.stored_size(model) == 4 * (1_026_528 + 4_362 + 459_267)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1_026_528 + 4_362 + STAYS_DENSE
+    assert method.stored_size(model) == 4 * (1_026_528 + 4_362 + STAYS_DENSE)
     assert model.embeddings.word.padding_idx == 0
 
 
