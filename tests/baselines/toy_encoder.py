@@ -38,8 +38,8 @@ def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(model(tokens), tokens.sum(1) % 3)
 
 
-def batch(seed: int = 0, size: int = 16) -> torch.Tensor:
-    return torch.randint(1, 12, (size, 3), generator=torch.Generator().manual_seed(seed))
+def batch(seed: int = 0) -> torch.Tensor:
+    return torch.randint(1, 12, (16, 3), generator=torch.Generator().manual_seed(seed))
 
 
 #: Every arm as module, variant and settings that fit the toy. A new rival needs a line here, and all laws run on it.

@@ -32,9 +32,9 @@ def lines(number: int, seed: int = 0) -> list[str]:
     return made
 
 
-def log_in(folder: Path, text: list[str], end: str = "\n") -> Path:
+def log_in(folder: Path, text: list[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "train.txt").write_text("\n".join(text) + end, encoding="ascii")
+    (folder / "train.txt").write_text("\n".join(text) + "\n", encoding="ascii")
     return folder
 
 

@@ -15,10 +15,10 @@ SMALL = EncoderSettings(
 )
 
 
-def random_batch(lengths: list[int], width: int, vocabulary: int = SMALL.vocabulary) -> dict[str, torch.Tensor]:
+def random_batch(lengths: list[int], width: int) -> dict[str, torch.Tensor]:
     """Token ids for examples of these lengths, padded to ``width``."""
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
-    ids = torch.randint(1, vocabulary, (len(lengths), width)) * mask
+    ids = torch.randint(1, SMALL.vocabulary, (len(lengths), width)) * mask
     types = torch.randint(0, 2, (len(lengths), width)) * mask
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 

@@ -74,14 +74,14 @@ def arms(monkeypatch):
     assert not arms.alive, "every process is stopped"
 
 
-def outcomes_of(names=ARMS, mib=1.0, device="cpu", compile=False, **timing):
+def outcomes_of(mib=1.0, device="cpu", compile=False, **timing):
     timing_settings = {**TIMING, "blocks": 3, "extra_blocks": 2, "disturbed": 1.25, **timing}
-    cells = [a_cell(method=name, timing_settings=timing_settings, device=device, compile=compile) for name in names]
+    cells = [a_cell(method=name, timing_settings=timing_settings, device=device, compile=compile) for name in ARMS]
     return [Outcome(cell, columns={"peak_memory_predicted_mib": mib}) for cell in cells]
 
 
-def session(advance=lambda cell, share: None, needs_rare=lambda cell: True, data=Data(), note=pytest.fail):  # noqa: ARG005, B008
-    return Session(data, 2, advance, note=note, upkeep=pytest.fail, needs_rare=needs_rare)
+def session(advance=lambda cell, share: None, needs_rare=lambda cell: True, note=pytest.fail):  # noqa: ARG005
+    return Session(Data(), 2, advance, note=note, upkeep=pytest.fail, needs_rare=needs_rare)
 
 
 def timed(outcomes, needs_rare=lambda cell: True, note=pytest.fail):  # noqa: ARG005

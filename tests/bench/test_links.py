@@ -44,14 +44,14 @@ with socket.create_connection((sys.argv[1], 5000)) as stream:
 """
 
 
-def seconds(links: Links, size: int, sender: int = 1, receiver: int = 0) -> float:
-    """How long so many bytes take from one rank to another."""
-    address = links.address(receiver)
-    command = [*links.command(receiver), sys.executable, "-c", RECEIVE, address]
+def seconds(links: Links, size: int) -> float:
+    """How long so many bytes take from rank 1 to rank 0."""
+    address = links.address(0)
+    command = [*links.command(0), sys.executable, "-c", RECEIVE, address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        subprocess.run([*links.command(sender), sys.executable, "-c", SEND, address, str(size)], check=True, timeout=60)
+        subprocess.run([*links.command(1), sys.executable, "-c", SEND, address, str(size)], check=True, timeout=60)
         count, taken = server.stdout.read().split()
     assert int(count) == size
     return float(taken)

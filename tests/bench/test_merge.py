@@ -16,7 +16,7 @@ from bench.core.table import as_csv, line_of, table_path
 DAYS = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3)]
 
 
-def some_records(count=4, **changes):
+def some_records():
     """Records of as many cells, in two experiments and on two devices."""
     return [
         a_record(
@@ -24,9 +24,8 @@ def some_records(count=4, **changes):
             experiment=("one", "two")[number % 2],
             device=f"Processor, {1 + number // 2 % 2} threads",
             samples={"blocks": [{"block": 0, "ms": [0.1 * number], "calibration_ms": 0.1, "disturbed": False}]},
-            **changes,
         )
-        for number in range(count)
+        for number in range(4)
     ]
 
 

@@ -20,8 +20,8 @@ def perceptron():
     return nn.Sequential(nn.Linear(N, M), nn.GELU(), nn.Linear(M, 1))
 
 
-def traffic_of(workload, method=None, batch_size=B):
-    return predict(workload, method or TinyMethod(), batch_size, "fp32", "cpu", 0).traffic
+def traffic_of(workload):
+    return predict(workload, TinyMethod(), B, "fp32", "cpu", 0).traffic
 
 
 def test_traffic_of_a_perceptron_against_a_hand_count():

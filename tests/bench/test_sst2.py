@@ -22,10 +22,10 @@ SMALL = EncoderSettings(
 )
 
 
-def write_sst2(root: Path, train: str = TRAIN, validation: str = VALIDATION) -> dict[str, str]:
+def write_sst2(root: Path, train: str = TRAIN) -> dict[str, str]:
     """A data folder with these two files, as the environment that names it."""
     (root / "sst2").mkdir(parents=True)
-    for name, text in (("train.tsv", train), ("dev.tsv", validation)):
+    for name, text in (("train.tsv", train), ("dev.tsv", VALIDATION)):
         (root / "sst2" / name).write_text(text, encoding="utf-8", newline="")
     return {"COMERA_DATA": str(root)}
 

@@ -6,9 +6,9 @@ from tiny import TinyMethod, TinyWorkload
 from bench.step.train_step import TrainStep
 
 
-def a_step(precision="fp32", device="cpu", method=None, workload=None, loss=None):
+def a_step(precision="fp32", device="cpu", method=None, loss=None):
     torch.manual_seed(0)
-    workload, method = workload or TinyWorkload(dropout=0.0), method or TinyMethod()
+    workload, method = TinyWorkload(dropout=0.0), method or TinyMethod()
     model = method.adapt(workload.build(), workload.targets())
     return TrainStep(model, method, method.optimizer(model), loss or workload.loss, precision, device)
 

@@ -23,9 +23,9 @@ FULL = {
 }
 
 
-def table_of(root, experiment="made_up"):
+def table_of(root):
     texts = {"cell_id": str}  # hexadecimal digits may look like a number
-    return pd.read_csv(table_path(root, experiment), float_precision="round_trip", keep_default_na=False, dtype=texts)
+    return pd.read_csv(table_path(root, "made_up"), float_precision="round_trip", keep_default_na=False, dtype=texts)
 
 
 def test_a_line_per_record_with_the_values_to_the_last_digit(tmp_path):

@@ -16,13 +16,13 @@ from bench.workloads.text.workload import TextWorkload
 SMALL = TextSettings(blocks=1, width=16, heads=2, context=8, validation_tokens=64, test_tokens=80)
 
 
-def write_texts(folder, files=FEW + 20, words=60):
+def write_texts(folder):
     """Files of drawn words, so that there is something to learn."""
     folder.mkdir(parents=True, exist_ok=True)
     source = np.random.default_rng(0)
     known = ["red", "green", "blue", "door", "opens", "closes", "on", "the", "hill"]
-    for number in range(files):
-        (folder / f"{number:03}.txt").write_text(" ".join(source.choice(known, words)) + ".\n")
+    for number in range(FEW + 20):
+        (folder / f"{number:03}.txt").write_text(" ".join(source.choice(known, 60)) + ".\n")
     return folder
 
 

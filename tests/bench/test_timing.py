@@ -58,7 +58,7 @@ class CountedStep:
     device = torch.device("cpu")
     model, optimizer = object(), object()
 
-    def __init__(self, clock, events=(), losses=None):
+    def __init__(self, clock, events, losses):
         self.clock, self.events, self.losses = clock, events, losses or {}
         self.number, self.batches, self.gradients = 0, [], 0
 
@@ -89,8 +89,8 @@ def rare(clock, name, period, offset, ms=RARE_MS):
     return SimpleNamespace(name=name, period_steps=period, offset_steps=offset, run=run, calls=calls)
 
 
-def a_timer(clock, events=(), losses=None, batches=("a", "b", "c")):
-    return StepTimer(CountedStep(clock, events, losses), batches, events)
+def a_timer(clock, events=(), losses=None):
+    return StepTimer(CountedStep(clock, events, losses), ("a", "b", "c"), events)
 
 
 @settings(deadline=None, max_examples=30)

@@ -16,8 +16,8 @@ B, N, M = 6, 10, 14
 FLOAT = 4
 
 
-def work_of(model, shape, batch_size=B, device="cpu", method=None, precision="fp32"):
-    return predict(ModelWorkload(model, shape), method or TinyMethod(), batch_size, precision, device, 0).work
+def work_of(model, shape, device="cpu", method=None, precision="fp32"):
+    return predict(ModelWorkload(model, shape), method or TinyMethod(), B, precision, device, 0).work
 
 
 def product(m, k, n):

@@ -31,13 +31,13 @@ OPTIMIZERS = {
 }
 
 
-def begun(make, plan=PLAN):
+def begun(make):
     torch.manual_seed(0)
     model = comera.tensorize(nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4)), {"0": comera.TT(ranks=4, order=2)})
     with torch.no_grad():
         model[0].diagonals[0] = 0.0  # cut at the first truncation
     optimizer = make([{"params": list(model[0].parameters())}, {"params": list(model[1].parameters())}])
-    return model, optimizer, comera.control_ranks(model, optimizer, plan)
+    return model, optimizer, comera.control_ranks(model, optimizer, PLAN)
 
 
 def train(model, optimizer, steps):

@@ -72,22 +72,21 @@ def test_a_rank_outside_its_bond_is_refused_by_bond_and_limit(modes, data):
         check_ranks(ranks, modes)
 
 
-def test_layers_refuse_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"in_modes=\(12, 8\) multiply to 96, not to 768; modes that fit: \(32, 24\)"):
-        TTLinear(768, 768, (12, 8), (32, 24), 8)
-    with pytest.raises(ValueError, match=r"out_modes=\(5, 5\) multiply to 25, not to 24"):
-        TTLinear(6, 24, (3, 2), (5, 5), 2)
-    with pytest.raises(ValueError, match=r"2 modes and out_modes 1, 3 TT cores in all; .* number of cores is even"):
-        TTLinear(6, 24, (3, 2), (24,), 2)
-    with pytest.raises(ValueError, match="the rank of bond 1 is 4; this bond allows 0 to 3"):
-        TTLinear(6, 24, (3, 2), (4, 6), (4, 2, 2))
-    with pytest.raises(ValueError, match=r"row_modes=\(3, 3\) multiply to 9, fewer than num_embeddings=10"):
-        TTMEmbedding(10, 6, (3, 3), (2, 3), 2)
-    with pytest.raises(ValueError, match=r"column_modes=.* modes that fit"):
-        TTMEmbedding(9, 7, (3, 3), (2, 3), 2)
-    for rows, columns in (((3, 3), (6,)), ((9,), (6,))):
-        with pytest.raises(ValueError, match="both need the same number, 2 or more"):
-            TTMEmbedding(9, 6, rows, columns, 2)
-    for padding_idx in (9, -10):
-        with pytest.raises(ValueError, match=f"padding_idx is {padding_idx}; it must lie within num_embeddings=9"):
-            TTMEmbedding(9, 6, (3, 3), (2, 3), 2, padding_idx)
+@pytest.mark.parametrize(
+    ("layer", "sizes", "named"),
+    [
+        (TTLinear, (768, 768, (12, 8), (32, 24), 8), r"in_modes.* 96, not to 768; .*\(32, 24\)"),
+        (TTLinear, (6, 24, (3, 2), (5, 5), 2), "out_modes.* 25, not to 24"),
+        (TTLinear, (6, 24, (3, 2), (24,), 2), "2 modes and out_modes 1"),
+        (TTLinear, (6, 24, (3, 2), (4, 6), (4, 2, 2)), "bond 1 is 4; .* 0 to 3"),
+        (TTMEmbedding, (10, 6, (3, 3), (2, 3), 2), "row_modes.* 9, fewer than num_embeddings=10"),
+        (TTMEmbedding, (9, 7, (3, 3), (2, 3), 2), "column_modes.* modes that fit"),
+        (TTMEmbedding, (9, 6, (3, 3), (6,), 2), "same number, 2 or more"),
+        (TTMEmbedding, (9, 6, (9,), (6,), 2), "same number, 2 or more"),
+        (TTMEmbedding, (9, 6, (3, 3), (2, 3), 2, 9), "padding_idx is 9"),
+        (TTMEmbedding, (9, 6, (3, 3), (2, 3), 2, -10), "padding_idx is -10"),
+    ],
+)
+def test_layers_refuse_what_does_not_fit(layer, sizes, named):
+    with pytest.raises(ValueError, match=named):
+        layer(*sizes)
