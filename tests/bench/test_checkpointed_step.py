@@ -35,18 +35,17 @@ def test_it_trains_as_one_that_keeps_everything(name):
 
 @pytest.mark.slow
 def test_its_memory_is_predicted_for_a_gpu():
-    device = "cuda"
     workload = TinyWorkload(length=64, width=64, blocks=6)
     method, variant, settings = ARMS["dense"]
 
     def dense():
         return build(method, variant, checked_settings(method, settings))
 
-    plain = predict_memory(workload, dense(), 32, "fp32", device, 0)
-    checkpointed = predict_memory(workload, dense(), 32, "fp32", device, 0, checkpoint=True)
+    plain = predict_memory(workload, dense(), 32, "fp32", "cuda", 0)
+    checkpointed = predict_memory(workload, dense(), 32, "fp32", "cuda", 0, checkpoint=True)
     assert checkpointed.activations < 0.3 * plain.activations
     assert (checkpointed.parameters, checkpointed.optimizer) == (plain.parameters, plain.optimizer)
-    works = [predict(workload, dense(), 32, "fp32", device, 0, checkpoint).work for checkpoint in (False, True)]
+    works = [predict(workload, dense(), 32, "fp32", "cuda", 0, checkpoint).work for checkpoint in (False, True)]
     assert 1.2 < works[1].flops_per_step / works[0].flops_per_step < 1.4  # forward once more: 4/3, the head apart
     assert works[1].saved_for_backward < 0.3 * works[0].saved_for_backward
 

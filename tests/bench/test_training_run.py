@@ -146,19 +146,16 @@ def test_a_finished_run_is_loaded_and_not_trained_again(workload, undisturbed, t
         assert "message" not in undisturbed[arm]["columns"]
 
 
-"""A late run takes its early stage from the run that has trained it."""
-
-
-def test_from_the_early_run_it_ends_as_from_scratch(workload, tmp_path):
-    settings = {"truncate_every": 4}
-    cell = a_training_cell("comera", settings=settings)
+def test_from_the_early_run_it_ends_as_from_scratch(workload, undisturbed, tmp_path):
+    """A late run takes its early stage from the run that has trained it."""
+    arm = "comera, cut every 4 steps"
     early = {"parent_folder": tmp_path / "early", "parent_identity": "mine"}
-    whole(a_training_cell("comera", late=0, settings=settings), workload, tmp_path / "early")
+    whole(a_training_cell(late=0, **ARMS[arm]), workload, tmp_path / "early")
     before = files_in(tmp_path / "early")
-    run = a_run(cell, workload, tmp_path / "late", **early)
+    run = a_run(a_training_cell(**ARMS[arm]), workload, tmp_path / "late", **early)
     assert run.at.step == 8
     run.run()
-    assert outcome(run) == whole(cell, workload, tmp_path / "scratch")
+    assert outcome(run) == undisturbed[arm]
     assert files_in(tmp_path / "early") == before
 
 
