@@ -95,7 +95,6 @@ def test_a_new_and_a_vanished_benchmark_are_named(gate, monkeypatch):
     assert "1 green, 2 regressions, 0 could not run" in output
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_it_goes_on_alone_when_its_other_process_dies(gate, monkeypatch):
@@ -107,6 +106,7 @@ def test_it_goes_on_alone_when_its_other_process_dies(gate, monkeypatch):
     assert (status, "10 green, 0 regressions, 0 could not run" in printed) == (0, True), printed
 
 
+@pytest.mark.usefixtures("folder")
 def test_without_a_baseline_it_cannot_run(gate):
     status, output = gate()
     assert status == 2
