@@ -1,13 +1,14 @@
 """``python -m figures [draw] FIGURE``, and ``all``, ``docs``, ``claims``, ``report``, ``explore``."""
 
 import argparse
+import collections
 import functools
 import io
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,23 +25,17 @@ from bench.core.reading import user_path
 from bench.core.record import RecordError, read_all
 from bench.errors import KILLED, ConfigError, unwritten
 from figures import frame
-from figures.artifact import Artifact
-from figures.claims.claims import LedgerError
-from figures.documents import DocumentError, filled
-from figures.explorer.points import PredictionsError
+from figures.documents import filled
 from figures.ledger.judging import claims_of, judge
 from figures.ledger.pages import to_csv, to_markdown_page, to_text
 from figures.redraw import Contents, draw_all, not_drawn
-from figures.registry import ArtifactError, artifacts
+from figures.registry import artifacts
+from figures.text import InputError
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
 RENDERED = Path("figures") / "rendered"
 REPORT = "report.html"
 EXPLORER = "explorer.html"
-
-
-class InputError(Exception):
-    """Something the user can put right; the message is one sentence."""
 
 
 class FiguresParser(argparse.ArgumentParser):
@@ -136,10 +131,11 @@ def _read(root: Path) -> pd.DataFrame:
 
 def _out(arguments: argparse.Namespace) -> Path:
     """Return the folder of ``--out``, by default that of the records' name."""
-    return user_path("--out", arguments.out or RENDERED / user_path("--records", arguments.records).resolve().name)
+    records = user_path("--records", arguments.records).resolve()
+    return user_path("--out", arguments.out or RENDERED / records.name)
 
 
-def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]:
+def _write(files: Mapping[str, bytes], arguments: argparse.Namespace) -> list[Path]:
     """Write each file whole or not at all, in the place of one that is there; where ``--out`` says."""
     folder = _out(arguments)
     check_folder("--out", folder)
@@ -148,25 +144,23 @@ def _write(files: dict[str, bytes], arguments: argparse.Namespace) -> list[Path]
     return [folder / name for name in files]
 
 
-def _artifact(name: str, experiment: str | None) -> Artifact[Any]:
-    if name not in artifacts():
-        raise InputError(f"figure is {name!r}; available: {', '.join(artifacts())}.")
-    if experiment is None:
-        return artifacts()[name]
-    if not re.fullmatch(r"[\w-]+", experiment):
-        raise InputError(f"--experiment is {experiment!r}; allowed: letters, digits, - and _.")
-    return artifacts()[name].for_experiment(experiment)
-
-
 def draw(arguments: argparse.Namespace) -> None:
     """Read, draw, then write and print; whatever is wrong with the input stops it before anything is written."""
-    artifact, root = _artifact(arguments.figure, arguments.experiment), _folder(arguments)
+    everything, name, experiment = artifacts(), arguments.figure, arguments.experiment
+    if name not in everything:
+        raise InputError(f"figure is {name!r}; available: {', '.join(everything)}.")
+    artifact = everything[name]
+    if experiment is not None:
+        if not re.fullmatch(r"[\w-]+", experiment):
+            raise InputError(f"--experiment is {experiment!r}; allowed: letters, digits, - and _.")
+        artifact = artifact.for_experiment(experiment)
+    root = _folder(arguments)
     records = artifact.of(frame.load(root, (*artifact.experiments, *artifact.lenders)))
     folders = " or ".join(f"{name}/" for name in artifact.experiments)
     if records.empty:
         kind = {"train": "training record", "run": "timed record"}.get(artifact.measure or "", "record")
         raise InputError(f"{root}: no {kind} below {folders}; make some with: {artifact.command}.")
-    pages = artifact.render(records, claims_of(artifacts().values()))
+    pages = artifact.render(records, claims_of(everything.values()))
     if not pages:
         shown = f"is one that {artifact.name} shows; make some with: {artifact.command}"
         raise InputError(f"{root}: no record below {folders} {shown}.")
@@ -194,12 +188,13 @@ def draw_everything(arguments: argparse.Namespace) -> int:
     if arguments.check:
         said += [f"differs: {folder / name}" for name in differing]
     else:
-        contents = {name: content for outcome in drawn.values() for name, content in outcome.contents.items()}
+        contents = collections.ChainMap(*(outcome.contents for outcome in drawn.values()))
         paths = sorted(_write(contents, arguments))
-        said += [f"written: {path}" for path in paths] if arguments.accept else [f"written: {len(paths)} files"]
+        said += [f"written: {one}" for one in (paths if arguments.accept else [f"{len(paths)} files"])]
     stale = not_drawn(folder, names)
     said += [f"no figure draws: {folder / name}" for name in stale]
-    print(*said, f"{len(names) - len(differing)} of {len(names)} files were as they are drawn.", sep="\n")
+    said.append(f"{len(names) - len(differing)} of {len(names)} files were as they are drawn.")
+    print(*said, sep="\n")
     if not arguments.check or not (differing or stale):
         return 0
     hint = "python -m figures all --accept writes those that differ; remove those that no figure draws."
@@ -249,7 +244,8 @@ def explore(arguments: argparse.Namespace) -> None:
 
     own = own_points(user_path("--model", arguments.model)) if arguments.model else None
     root = user_path("--records", arguments.records)
-    records = _read(_folder(arguments)) if own is None or (root.is_dir() and read_all(root)) else frame.of([])
+    lacking = own is not None and not (root.is_dir() and read_all(root))
+    records = frame.of([]) if lacking else _read(_folder(arguments))
     print(*_write({EXPLORER: page(list(records["record"]), own)}, arguments))
 
 
@@ -273,7 +269,7 @@ def _run(words: Sequence[str], program: str, prefix: str) -> int:
             arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
         status: int | None = arguments.work(arguments)
         sys.stdout.flush()
-    except (ConfigError, DocumentError, InputError, PredictionsError, RecordError, LedgerError, ArtifactError) as error:
+    except (ConfigError, InputError, RecordError) as error:
         print(f"{prefix}{error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written

@@ -126,8 +126,9 @@ class Artifact(Generic[S]):
         read = self.shown(selection, table) if self.shown else readable(table)
         left = left_columns(read)
         asked = (self.asked,) if self.asked and self.asked not in selection.suffix else ()
-        stem = "-".join([self.name, *map(device_folder, (selection.device, *selection.suffix, *asked))])
-        draw = None if self.draw is None else functools.partial(self.draw, selection, table, caption)
+        parts = map(device_folder, (selection.device, *selection.suffix, *asked))
+        stem = "-".join([self.name, *parts])
+        draw = self.draw and functools.partial(self.draw, selection, table, caption)
         text = markdown(caption, f"{stem}.png" if draw else "", read, left, verdicts)
         files = Files(stem, draw, {f"{stem}.md": text, f"{stem}.csv": csv(table)})
         return Drawn(

@@ -4,7 +4,7 @@ A table is a DataFrame whose columns are those of its CSV. People read the colum
 order of the table; the others are details of the CSV.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -219,12 +219,14 @@ def _written(value: Any, column: Format, scale: float) -> str:
         return format(float(value) * scale, column.form)
     if column.decimals is not None:
         text = rounded(float(value) * scale, column.decimals)
+    elif column.digits == 0:
+        text = f"{round(value):,}"
     else:
-        text = f"{round(value):,}" if column.digits == 0 else significant(float(value) * scale, column.digits)
+        text = significant(float(value) * scale, column.digits)
     return f"+{text}" if column.sign and not text.startswith("-") else text
 
 
-def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> str:
+def _cell(line: Mapping[Any, Any], name: str, column: Format, scale: float) -> str:
     """Write one cell: its value with bounds and marks, or why there is none."""
     value = line[name]
     if _is_missing(value):
@@ -240,37 +242,6 @@ def _cell(line: Mapping[str, Any], name: str, column: Format, scale: float) -> s
     return f"{text} {UNPAIRED}" if paired == "unpaired" else text
 
 
-def table_of(lines: Iterable[Mapping[str, Any]], whole: Sequence[str] = ()) -> pd.DataFrame:
-    """Return a table of these lines; the columns that are ``whole`` stay whole numbers where some cells are empty."""
-    table = pd.DataFrame(list(lines))
-    return table.astype({name: "Int64" for name in whole if name in table})
-
-
-def estimate(line: Mapping[str, Any], name: str) -> Estimate | None:
-    """Return the value of a column with its bounds, as the columns beside it have them; None where there is none.
-
-    Example:
-        >>> estimate({"ms": 2.0, "ms_low": 1.0, "ms_high": 3.0, "ms_bounds": "range", "launches": 3}, "ms").bounds_are
-        'range over launches'
-    """
-    value, low, high, kind, blocks, launches = (
-        None if _is_missing(found := line.get(one)) else found
-        for one in (name, f"{name}_low", f"{name}_high", f"{name}_bounds", "blocks", "launches")
-    )
-    if value is None:
-        return None
-    return Estimate(value, low, high, int(blocks or 0), launches=int(launches or 0), kind=kind or "")
-
-
-def lines_of(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the lines of a table by the names of their columns.
-
-    >>> lines_of(pd.DataFrame({"arm": ["dense"], "batch_size": 8}))
-    [{'arm': 'dense', 'batch_size': 8}]
-    """
-    return [{str(name): value for name, value in one.items()} for one in table.to_dict("records")]
-
-
 def bounds_kinds(table: pd.DataFrame, *columns: str) -> list[str]:
     """Return what the bounds of columns are, in words for a legend; of all columns by default.
 
@@ -282,7 +253,7 @@ def bounds_kinds(table: pd.DataFrame, *columns: str) -> list[str]:
     found = set()
     for name in columns or [str(name).removesuffix("_bounds") for name in table if str(name).endswith("_bounds")]:
         low, high = table[f"{name}_low"], table[f"{name}_high"]
-        for line in lines_of(table[low.notna() & (low != high)]):
+        for line in table[low.notna() & (low != high)].to_dict("records"):
             launches = line.get("launches")
             count = 0 if launches is None or pd.isna(launches) else int(launches)
             found.add(Estimate(0.0, None, None, 0, launches=count, kind=line[f"{name}_bounds"]).bounds_are)
@@ -304,7 +275,7 @@ def readable(
         >>> readable(table).to_dict("records")[1]
         {'arm': 'dense', 'batch': '8', 'time / comera': '4.40x'}
     """
-    lines = lines_of(table)
+    lines = table.to_dict("records")
     shown: dict[str, list[str]] = {}
     marked = False
     for name in columns if columns is not None else map(str, table.columns):
@@ -315,7 +286,8 @@ def readable(
         cells = [_cell(line, name, column, scale) for line in lines]
         if column.left and not marked and "older_code" in table:
             marked = True
-            cells = [f"{cell} {OLDER}" if line["older_code"] else cell for cell, line in zip(cells, lines, strict=True)]
+            pairs = zip(cells, lines, strict=True)
+            cells = [f"{cell} {OLDER}" if line["older_code"] else cell for cell, line in pairs]
         shown[heading] = cells
     return pd.DataFrame(shown)
 

@@ -31,7 +31,7 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from figures.text import significant, templates, to_markdown
+from figures.text import InputError, significant, templates, to_markdown
 
 _PLACE = re.compile(r"<!-- (value|pivot|claims|template) ([^>]+?) -->(.*?)<!-- /\1 -->", re.DOTALL)
 
@@ -45,8 +45,8 @@ _LEDGER = {
 }
 
 
-class DocumentError(ValueError):
-    """A place that cannot be filled; the message is one sentence."""
+class DocumentError(InputError):
+    """A place that cannot be filled."""
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,10 @@ _NEWEST = ["recorded_at", "cell_id"]
 _SECTIONS = {"method": "method_settings", "workload": "workload_settings", "timing": "timing_settings"}
 
 _OWN = (*COLUMNS, "arm", "toggles", "cell.device", "record", "depth")
-_DTYPES: Mapping[Any, str] = {bool: "bool", int: "int64", float | None: "float64", int | None: "Int64"}
-_TYPES = {name: _DTYPES[hint] for name, hint in get_type_hints(Record).items() if name in COLUMNS and hint in _DTYPES}
+_DTYPES: Mapping[Any, str] = {bool: "bool", int: "int64", int | None: "Int64"}
+_DTYPES = {**_DTYPES, float | None: "float64"}
+_HINTS = get_type_hints(Record)
+_TYPES = {name: _DTYPES[_HINTS[name]] for name in COLUMNS if _HINTS[name] in _DTYPES}
 
 #: Names of settings in sentences, where these are others than the column's.
 _WORDS = {
@@ -93,21 +95,26 @@ def of(records: Records) -> pd.DataFrame:
 def _row(record: Record) -> dict[str, Any]:
     cell = cell_of(record)
     own = {name: getattr(record, name) for name in (*COLUMNS, "arm")}
-    own |= {"toggles": Toggles.of(record), "cell.device": str(cell.get("device", "")), "record": record}
+    own |= {"cell.device": str(cell.get("device", ""))}
+    own |= {"toggles": Toggles.of(record), "record": record}
     for prefix, section in _SECTIONS.items():
         own |= _flat(prefix, cell.get(section))
     training = cell.get("training")
     own |= _flat("training", training)
     stages = own.pop("training.stages", None)
-    stages = [one for one in stages or () if isinstance(one, dict)] if isinstance(stages, list) else []
-    return own | {f"stages.{one.get('name')}": one.get("steps") for one in stages} | {"depth": len(stages)}
+    stages = [one for one in stages if isinstance(one, dict)] if isinstance(stages, list) else []
+    own |= {f"stages.{one.get('name')}": one.get("steps") for one in stages}
+    return own | {"depth": len(stages)}
 
 
 def _flat(prefix: str, settings: Any) -> dict[str, Any]:
     """Return settings by the names of their columns, those of inner sections too."""
+    if not isinstance(settings, dict):
+        return {}
     found: dict[str, Any] = {}
-    for name, value in settings.items() if isinstance(settings, dict) else ():
-        found |= _flat(f"{prefix}.{name}", value) if isinstance(value, dict) else {f"{prefix}.{name}": value}
+    for name, value in settings.items():
+        place = f"{prefix}.{name}"
+        found |= _flat(place, value) if isinstance(value, dict) else {place: value}
     return found
 
 
@@ -184,9 +191,11 @@ def narrow(
     for other in order["setting"]:
         if other != main:
             ours, theirs = json.loads(main), json.loads(other)
-            apart = sorted((_words(name), name) for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
-            words = ", ".join(f"{word} {theirs.get(name)}, not {ours.get(name)}" for word, name in apart)
-            notes.append(f"{(own == other).sum()} {what} are left out, of another setting: {words}.")
+            apart = [name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)]
+            words = [f"{theirs.get(name)}, not {ours.get(name)}" for name in apart]
+            named = sorted(zip(map(_words, apart), apart, words, strict=True))
+            differing = ", ".join(f"{word} {values}" for word, _, values in named)
+            notes.append(f"{(own == other).sum()} {what} are left out, of another setting: {differing}.")
     return df[own == main], notes
 
 
@@ -229,7 +238,8 @@ def newest(df: pd.DataFrame, cell: Sequence[str], prefer: Sequence[str] = ()) ->
 def repeats(df: pd.DataFrame, cell: Sequence[str], what: str) -> list[str]:
     """Return a sentence on the rows, called ``what``, of cells that have several; none where there are none."""
     older = int(df.duplicated(list(cell)).sum())
-    return [f"{older} further {what} of the cells shown are left out; the newest of each is shown."] if older else []
+    note = f"{older} further {what} of the cells shown are left out; the newest of each is shown."
+    return [note] if older else []
 
 
 def oldest_first(df: pd.DataFrame) -> pd.DataFrame:
@@ -240,13 +250,6 @@ def oldest_first(df: pd.DataFrame) -> pd.DataFrame:
 def in_order(df: pd.DataFrame, column: str, place: Callable[[Any], Any]) -> pd.DataFrame:
     """Return rows by the places of a column's values; rows of equal ones stay in their order."""
     return df.sort_values(column, key=lambda values: values.map(place), kind="stable")
-
-
-def by_cell(df: pd.DataFrame, cell: Sequence[str]) -> dict[Any, Record]:
-    """Return records by the values of columns: as they are of one column, else as tuples; None where one is missing."""
-    values = [[None if _is_missing(value) else value for value in df[name]] for name in cell]
-    cells = values[0] if len(cell) == 1 else list(zip(*values, strict=True))
-    return dict(zip(cells, df["record"], strict=True))
 
 
 def known(records: pd.Series) -> list[Record | None]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from figures import artifacts as folder
 from figures.artifact import Artifact
+from figures.text import InputError
 
 #: The group of entry points by which another package offers artifacts, each under its name.
 ENTRY_POINTS = "comera_bench.figures"
@@ -26,8 +27,8 @@ ENTRY_POINTS = "comera_bench.figures"
 VARIABLE = "FIGURES_PLUGINS"
 
 
-class ArtifactError(ValueError):
-    """An artifact that there cannot be; the message is one sentence."""
+class ArtifactError(InputError):
+    """An artifact that there cannot be."""
 
 
 #: Artifacts that :func:`register` has made known, by name.

@@ -37,6 +37,10 @@ REMARKS = "remarks"
 _ENDS = {"": "value", "_low": "low", "_high": "high", "_bounds": "kind"}
 
 
+class InputError(ValueError):
+    """Something that the user can put right; the message is one sentence."""
+
+
 def one_line(message: str) -> str:
     """Return a message as a part of a sentence."""
     return " ".join(message.split()).rstrip(".")
@@ -92,13 +96,13 @@ def bounds(prefix: str, estimate: Any) -> dict[str, Any]:
     return {f"{prefix}{end}": getattr(estimate, name, None) for end, name in _ENDS.items()}
 
 
-def bounds_words(estimates: Iterable[Any]) -> str:
-    """Name what the bounds of estimates are, for a legend; empty where none has any.
+def bounds_kinds_of(estimates: Iterable[Any]) -> list[str]:
+    """Return what the bounds of estimates are, in words for a legend.
 
-    >>> bounds_words([Estimate(2.0, 1.0, 3.0, 3, launches=3, kind="range"), None])
-    'range over launches'
+    >>> bounds_kinds_of([Estimate(2.0, 1.0, 3.0, 3, launches=3, kind="range"), None])
+    ['range over launches']
     """
-    return " or ".join(sorted({one.bounds_are for one in estimates if one is not None} - {""}, reverse=True))
+    return sorted({one.bounds_are for one in estimates if one is not None} - {""}, reverse=True)
 
 
 def unpaired(ratio: Estimate | None) -> bool:

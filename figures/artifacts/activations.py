@@ -19,24 +19,10 @@ from figures.arms import ARMS, COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, b
 from figures.artifact import Artifact
 from figures.artifacts.fig1 import CELL, among
 from figures.columns import bounds_kinds, time_column, unit_of
-from figures.draw import bars, facts
+from figures.draw import bars, facts, style
 from figures.draw.captions import Caption
 from figures.draw.footnotes import Footnotes
 from figures.draw.layout import Paper, legend
-from figures.draw.style import (
-    DENSE_STROKE,
-    EARLY_STROKE,
-    FAINT,
-    STROKES,
-    TIME_FILLS,
-    Fill,
-    Stroke,
-    note,
-    number_axis,
-    stroke_handle,
-    whisker_handles,
-    whiskers,
-)
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
@@ -57,14 +43,14 @@ ORDER = tuple(f"{method}{mode}" for method in METHODS for mode in ("", *MODES))
 
 #: Kinds of kept tensors in drawing order; whatever else a record has is "other".
 KINDS = {
-    "outputs of linear layers": Fill("#1d2f4f", edge="#ffffff"),
-    "activation functions": Fill("#8fc1d4", "\\\\", edge="#4f8396"),
-    "attention": Fill("#cf6f33", edge="#ffffff"),
-    "norms": Fill("#7d4468", "////", edge="#ffffff"),
-    "sums": Fill("#f3e9bd", "xxx", edge="#8a7d45"),
-    "masks": Fill("#0f4d3a", edge="#ffffff"),
-    "rank-wide products": Fill("#c3ccd4", edge="#6f6f6f"),
-    "other": Fill("#ffffff", edge="#222222"),
+    "outputs of linear layers": style.Fill("#1d2f4f", edge="#ffffff"),
+    "activation functions": style.Fill("#8fc1d4", "\\\\", edge="#4f8396"),
+    "attention": style.Fill("#cf6f33", edge="#ffffff"),
+    "norms": style.Fill("#7d4468", "////", edge="#ffffff"),
+    "sums": style.Fill("#f3e9bd", "xxx", edge="#8a7d45"),
+    "masks": style.Fill("#0f4d3a", edge="#ffffff"),
+    "rank-wide products": style.Fill("#c3ccd4", edge="#6f6f6f"),
+    "other": style.Fill("#ffffff", edge="#222222"),
 }
 
 #: Quantities of the table's lines.
@@ -279,7 +265,6 @@ def shown(page: ActivationsPage, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _marks(page: ActivationsPage) -> pd.Series:
-    """Return the marks of the records of what arms keep, by arm."""
     older = page.kept.loc[page.is_older(page.kept), "arm"]
     return pd.Series({arm: OLDER if arm in set(older) else "" for arm in page.arms}, dtype=object)
 
@@ -312,7 +297,7 @@ def draw(page: ActivationsPage, table: pd.DataFrame, caption: Caption) -> Figure
 
 def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> list[bars.Band]:
     """Return bands of what a block keeps, and of the largest batches."""
-    fills = {**KINDS, "again": Fill("#ffffff", "....", edge="#6f6f6f")}
+    fills = {**KINDS, "again": style.Fill("#ffffff", "....", edge="#6f6f6f")}
     kept, marks = table[table["quantity"] == KEPT], _marks(page)
     sizes = kept.pivot(index="arm", columns="of", values="value").reindex(page.arms, columns=[ALL, *KINDS])
     sizes["again"] = table[table["quantity"] == FORMED_AGAIN].groupby("arm")["value"].sum()
@@ -340,8 +325,8 @@ def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> 
     for gib in sorted(set(page.largest["memory_gib"])):
         room = f"{gib:g} GiB"
         largest = every[every["of"] == room].set_index("arm").reindex(page.arms)
-        batches, ratios = largest["value"], largest["over_dense"].map(significant, na_action="ignore").astype(object)
-        compared = ("  " + ratios + "x").fillna("")
+        batches = largest["value"]
+        compared = [f"  {significant(over)}x" if over > 0 else "" for over in largest["over_dense"]]
         panels[room] = pd.DataFrame(
             {
                 "steps, CoMERA": batches.where(is_ours),
@@ -353,7 +338,7 @@ def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> 
     if panels:
         heading = f"Largest batch that fits, in examples, predicted for a {device}"
         entries = {"steps, CoMERA": "CoMERA", "steps": "other arms"}
-        bands.append(bars.Band(heading, panels, TIME_FILLS, entries))
+        bands.append(bars.Band(heading, panels, style.TIME_FILLS, entries))
     return bands
 
 
@@ -365,8 +350,8 @@ def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Paper, part:
     own = peaks.loc[peaks["of"] == page.kind, ["arm", "batch_size", "value"]]
     timed = times.merge(own, on=["arm", "batch_size"], suffixes=("", "_peak"))
     strokes = _strokes(page.arms)
-    handles = [stroke_handle(stroke, arm) for arm, stroke in strokes.items()]
-    handles += whisker_handles(bounds_kinds(timed, "value"))
+    handles = [style.stroke_handle(stroke, arm) for arm, stroke in strokes.items()]
+    handles += style.whisker_handles(bounds_kinds(timed, "value"))
     heading = "Peak memory" + " and time" * (len(timed) > 0) + " by batch size"
     # characters of a line, and of an entry beside its words
     columns = 160 // (max(map(len, strokes)) + 7)
@@ -381,35 +366,35 @@ def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Paper, part:
     left.set_xticks(batches, [f"{batch:,}" for batch in batches])
     for gib, room in page.largest.groupby("memory_gib")["room_mib"].first().items():
         if target == "cuda" and room < left.get_ylim()[1]:
-            left.axhline(room, color=FAINT, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
-            look = {"va": "bottom", "fontsize": 6.5, "color": FAINT}
+            left.axhline(room, color=style.FAINT, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
+            look = {"va": "bottom", "fontsize": 6.5, "color": style.FAINT}
             at_left = left.get_yaxis_transform()
-            note(left, f"fits {gib:g} GiB", (0.01, room), (0, 1), xycoords=at_left, **look)
+            style.note(left, f"fits {gib:g} GiB", (0.01, room), (0, 1), xycoords=at_left, **look)
     for axes in right:
         unit, scale = unit_of(timed.rename(columns={"value": time_column(page.per)}), page.per)
         timed[["value", "value_low", "value_high"]] *= scale
         bounded = timed.dropna(subset=["value_low", "value_high"])
-        whiskers(axes, bounded["value_peak"], bounded["value_low"], bounded["value_high"])
+        style.whiskers(axes, bounded["value_peak"], bounded["value_low"], bounded["value_high"])
         _curves(axes, timed, "value_peak", strokes)
         axes.set_xlabel(f"predicted peak on a {_DEVICES[page.kind]}, MiB")
         axes.set_ylabel(f"time per {page.per} on this device, {unit}")
 
 
-def _strokes(arms: list[str]) -> dict[str, Stroke]:
+def _strokes(arms: list[str]) -> dict[str, style.Stroke]:
     """Return the look of each arm: the method decides colour and marker, what it recomputes dashes and filling."""
-    of_method = dict(zip((SIZE_RIVAL, "galore", RANK_RIVAL), STROKES, strict=False))
-    of_method |= {COMERA: EARLY_STROKE, DENSE: DENSE_STROKE}
+    of_method = dict(zip((SIZE_RIVAL, "galore", RANK_RIVAL), style.STROKES, strict=False))
+    of_method |= {COMERA: style.EARLY_STROKE, DENSE: style.DENSE_STROKE}
     others = sorted({plain_arm(arm) for arm in arms} - set(of_method))
-    of_method |= dict(zip(others, itertools.cycle(STROKES[3:]), strict=False))
+    of_method |= dict(zip(others, itertools.cycle(style.STROKES[3:]), strict=False))
     found = {}
     for arm in arms:
         base, mode = of_method[plain_arm(arm)], arm.removeprefix(plain_arm(arm))
         is_filled = mode in ("", ":lean")
-        found[arm] = Stroke(base.colour, MODES.get(mode, "-"), base.marker, is_filled)
+        found[arm] = style.Stroke(base.colour, MODES.get(mode, "-"), base.marker, is_filled)
     return found
 
 
-def _curves(axes: Any, points: pd.DataFrame, x: str, strokes: Mapping[str, Stroke]) -> None:
+def _curves(axes: Any, points: pd.DataFrame, x: str, strokes: Mapping[str, style.Stroke]) -> None:
     """Draw a line per arm through the values of its points, on logarithmic axes."""
     for arm, stroke in strokes.items():
         line = points[points["arm"] == arm].sort_values([x, "value"])
@@ -418,7 +403,7 @@ def _curves(axes: Any, points: pd.DataFrame, x: str, strokes: Mapping[str, Strok
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        number_axis(axis, LogLocator(10, subs=(1, 2, 5)))
+        style.number_axis(axis, LogLocator(10, subs=(1, 2, 5)))
     axes.grid(visible=True, axis="both")
 
 

@@ -15,7 +15,7 @@ from figures.arms import COMERA, DENSE, PLAIN
 from figures.artifact import Artifact
 from figures.artifacts import fig1
 from figures.claims import ratio
-from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
+from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided, untested
 from figures.claims.rule import REACHES, Rule
 from figures.frame import Records
 from figures.stats import cells
@@ -96,38 +96,41 @@ def _not_full_size(page: Fig10Page) -> str:
     return "" if dense == FULL_SIZE else "The dense model of these records is not the paper's."
 
 
-def _size_rule(claim_id: str, tolerance: float, quantity: str, apart: int) -> Rule:
+def _size_rule(claim_id: str, quantity: str, apart: int, tolerance: float) -> Rule:
     """Return the rule of a claim on the size of the full model, where so many parameters are left out on both sides."""
 
     def judge(claim: Claim, page: Fig10Page, _: Any) -> Judgement:
         ours = page.parameters_by_arm.get(COMERA)
-        if untested := undecided([_not_full_size(page), "" if ours else "No record of comera."]):
-            return untested
+        if reason := undecided([_not_full_size(page), "" if ours else "No record of comera."]):
+            return reason
         found = (FULL_SIZE - apart) / ((ours or 0) - apart)
         why = "The solver was asked for 4.23 times in all, with the embedding dense. Counts do not vary."
         is_near = abs(found - (claim.low or 0.0)) <= tolerance
         outcome: Outcome = "by construction" if is_near else "not reproduced"
         return Judgement(outcome, why, [Finding(quantity, f"{found:.3f}x")])
 
-    return Rule(claim_id, quantity, "within the tolerance", "any", tolerance, "x", judge=judge, workload=WORKLOAD)
+    decides: dict[str, Any] = {"tolerance": tolerance, "judge": judge, "workload": WORKLOAD}
+    return Rule(claim_id, quantity, "within the tolerance", unit="x", **decides)
 
 
 def _judge_time(claim: Claim, page: Fig10Page, _: Any, fair: bool) -> Judgement:
     """Judge a page by its phase: the published range begins with the first one and ends with the second."""
     rivals, ours = fig1.arms_of(page, DENSE, fair)
     if fair and len(rivals) < 2:
-        return Judgement("not tested here", "Neither low_rank of equal size nor another form of dense is recorded.")
+        return untested("Neither low_rank of equal size nor another form of dense is recorded.")
     sides = ratio.sides(page.runs, "arm", rivals, ours)
     points = ratio.time_points(page, *sides, page.place, named=len(rivals) + len(ours) > 2)
-    reasons = [ratio.ON_CPU if page.kind == "cpu" else "", _not_full_size(page), ratio.not_fp32(page)]
+    on_cpu = ratio.ON_CPU if page.kind == "cpu" else ""
+    reasons = [on_cpu, _not_full_size(page), ratio.not_fp32(page)]
     needed = claim.high if page.length == SECOND else claim.low
     of_phase = replace(claim, low=needed, high=needed, kind="value")
     return undecided(reasons, points) or ratio.decide(of_phase, points, len(points), _TIME_SLACK)
 
 
+_WITHOUT = "the same without the word embedding"
 RULES = (
-    _size_rule("codebert-ratio", _WHOLE_TOLERANCE, "parameters of dense / comera, full model", 0),
-    _size_rule(WITHOUT_EMBEDDING.id, _ENCODER_TOLERANCE, "the same without the word embedding", WORD_EMBEDDING),
+    _size_rule("codebert-ratio", "parameters of dense / comera, full model", 0, _WHOLE_TOLERANCE),
+    _size_rule(WITHOUT_EMBEDDING.id, _WITHOUT, WORD_EMBEDDING, _ENCODER_TOLERANCE),
     Rule(
         "codebert-speedup",
         "step time of dense / comera, full model, each phase",

@@ -11,7 +11,7 @@ from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.artifacts import fig6
 from figures.artifacts.fig10 import FULL_SIZE, WORKLOAD
-from figures.claims.claims import Claim, Finding, Judgement, by_bounds
+from figures.claims.claims import Claim, Finding, Judgement, by_bounds, untested
 from figures.claims.rule import Rule
 from figures.draw import training
 from figures.draw.captions import Caption
@@ -53,16 +53,15 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
 
 
 def _judge(_: Claim, study: Study, __: Any) -> Judgement:
-    """Judge whether CoMERA ends at most the tolerance above dense."""
     rows = study.rows
     rows = rows[(rows["arm"] == COMERA) & rows["has_target"] & rows["apart"].notna()]
     apart = {row.run: row.apart.text(sign=True, unit=True) for row in each(rows)}
     found = [Finding(f"{run} less dense", words) for run, words in apart.items()]
     if not found:
-        return Judgement("not tested here", "No run through both phases beside dense.")
+        return untested("No run through both phases beside dense.")
     if study.dense_parameters != FULL_SIZE:
         why = "These runs are of a small preset, not of the paper's model."
-        return Judgement("not tested here", why, found)
+        return untested(why, found)
     outcome = by_bounds([score.span for score in rows["apart"]], most=TOLERANCE)
     words = {
         "reproduced": f"Surely at most {TOLERANCE:g} nats above dense.",

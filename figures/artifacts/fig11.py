@@ -20,7 +20,6 @@ from figures.stats.plans import MIB, ONCE, SHAPE, Grid, products_of, select
 from figures.text import NOT_ASKED, OLDER, significant
 
 _LAYER = ["in_features", "out_features", "cores", "ranks", "tokens"]
-_STEP = ["pass", "number", "left", "right", "result", "rows", "inner", "columns", "flops", "moved_mib", "kept_mib"]
 _ROW = 0.135  # inches: the height of a line of text
 
 
@@ -35,7 +34,7 @@ def table(page: Grid) -> pd.DataFrame:
     found["plan"] = layers["name"]
     plan = layers[["flops", "saved_mib", "estimated_ms", "measured_ms"]].add_prefix("plan_")
     best = layers[["best_name", "best_measured_ms"]].rename(columns={"best_name": "best_plan"})
-    found = found.join(steps[_STEP]).join(plan).join(best)
+    found = found.join(steps).join(plan).join(best)
     return found.join(layers[["dense_flops", "dense_ms", "older_code"]])
 
 
@@ -43,20 +42,23 @@ def shown(page: Grid, _: pd.DataFrame) -> pd.DataFrame:
     """Return a line per layer and number of tokens: work, memory and time of the chosen plan beside those of others."""
     shapes = page.df.sort_values([*SHAPE.values()])[["shape", "layer", "tokens", "status", "cell_id"]]
     plans = page.layers.set_index("shape").drop(columns=["layer", "tokens"])
-    found = shapes.join(plans, on="shape").assign(
-        older_code=shapes["cell_id"].isin(page.older_code),
-        plan=lambda df: df["name"].fillna(df["status"]),
-        plan_mflop=lambda df: df["flops"] / 1e6,
-        flops_over_dense=lambda df: df["flops"] / df["dense_flops"],
-        flops_over_left_to_right=lambda df: df["flops"] / df["naive_flops"],
-        plan_saved_mib=lambda df: df["saved_mib"],
-        plan_estimated_ms=lambda df: df["estimated_ms"],
-        plan_measured_ms=lambda df: (df["measured_ms"].map(_number) + " " + df["once"]).str.rstrip(),
-        best_plan=lambda df: df["best_name"],
-    )
-    columns = ["layer", "tokens", "plan", "plan_mflop", "flops_over_dense", "flops_over_left_to_right"]
-    columns += ["plan_saved_mib", "plan_estimated_ms", "plan_measured_ms", "best_plan", "best_measured_ms", "dense_ms"]
-    return readable(found, [name for name in columns if found[name].notna().any()])
+    found = shapes.join(plans, on="shape")
+    lines = {
+        "layer": found["layer"],
+        "tokens": found["tokens"],
+        "plan": found["name"].fillna(found["status"]),
+        "plan_mflop": found["flops"] / 1e6,
+        "flops_over_dense": found["flops"] / found["dense_flops"],
+        "flops_over_left_to_right": found["flops"] / found["naive_flops"],
+        "plan_saved_mib": found["saved_mib"],
+        "plan_estimated_ms": found["estimated_ms"],
+        "plan_measured_ms": (found["measured_ms"].map(_number) + " " + found["once"]).str.rstrip(),
+        "best_plan": found["best_name"],
+        "best_measured_ms": found["best_measured_ms"],
+        "dense_ms": found["dense_ms"],
+        "older_code": found["cell_id"].isin(page.older_code),
+    }
+    return readable(pd.DataFrame(lines))
 
 
 def about(page: Grid, _: pd.DataFrame) -> dict[str, Any]:
@@ -80,7 +82,8 @@ def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: 
         axes.axhline(top, color=FAINT, linewidth=0.6)
         heading = f"{layer.shape}: {layer.name!r} {OLDER * layer.older_code}".rstrip()
         axes.set_title(heading, loc="left", fontsize=8.5, fontweight="bold")
-        time = f"measured {_number(layer.measured_ms)}{layer.once} ms" if layer.ms else f"not measured: {layer.message}"
+        time = f"measured {_number(layer.measured_ms)}{layer.once} ms"
+        time = time if layer.ms else f"not measured: {layer.message}"
         if layer.best_name == layer.name:
             time += ", the fastest candidate"
         elif not pd.isna(layer.best_name):
@@ -115,7 +118,7 @@ def _draw_candidates(axes: Any, layer: Any, plans: pd.DataFrame, unit: str, scal
     lines = [("", unit, "kept, MiB", "est.", "meas.")]
     for one in each(plans.sort_values("chosen", ascending=False, kind="stable")):
         time = _number(one.measured_ms) + ("*" if one.name == layer.best_name else one.once)
-        sizes = significant(one.flops / scale), significant(one.saved_mib), significant(one.estimated_ms)
+        sizes = map(significant, (one.flops / scale, one.saved_mib, one.estimated_ms))
         lines.append((one.name, *sizes, time))
     flops, kept = layer.dense_flops / scale, MIB * layer.tokens * layer.in_features
     lines.append(("nn.Linear", significant(flops), significant(kept), NOT_ASKED, _number(layer.dense_ms)))
@@ -146,7 +149,8 @@ def _draw_products(axes: Any, layer: Any, steps: pd.DataFrame, height: float, un
         for left, offset, step in zip((0.0, 2.28, 4.76), (1.06, 1.2, 1.2), three, strict=True):
             badge(axes, (left + 0.065, y), step.number)
             _write(axes, left + 0.16, y, f"{step.result} = {step.left} · {step.right}")
-            _write(axes, left + offset, y, f"({step.rows} x {step.inner})·({step.inner} x {step.columns})")
+            shapes = f"({step.rows} x {step.inner})·({step.inner} x {step.columns})"
+            _write(axes, left + offset, y, shapes)
         share = 3 * one.flops / layer.flops if layer.flops else 0.0
         _write(axes, 7.65, y, significant(one.flops / scale), ha="right")
         for length, colour in ((1.0, "#f0f0f0"), (share, TIME_FILLS["steps"].colour)):

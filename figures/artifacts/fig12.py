@@ -30,7 +30,7 @@ from figures import frame
 from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm
 from figures.artifact import Artifact
 from figures.artifacts.fig1 import among
-from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
+from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided, untested
 from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
 from figures.claims.rule import Rule
 from figures.columns import across, bounds_kinds, time_column, unit_of
@@ -52,8 +52,7 @@ from figures.draw.style import (
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
-from figures.stats.reach import reach_of
-from figures.stats.sizes import FULL_SIZE_PARAMETERS, equal_size
+from figures.stats.sizes import FULL_SIZE_PARAMETERS, equal_size, reach_of
 from figures.stats.time_values import ratio_columns, time_ratio
 from figures.text import NOT_IN_GRID, significant, unpaired, with_bounds
 
@@ -74,7 +73,8 @@ class Fig12Page(cells.TimesAndMemory):
 def select(records: Records) -> list[Fig12Page]:
     """Return a page per device, precision and toggles; a prediction belongs to every page of its precision."""
     pages = []
-    same = {"memory_cell": MEMORY_CELL, "each": (*frame.METHOD, "!method.ratio", "!method.ranks_of_ratio")}
+    each = (*frame.METHOD, "!method.ratio", "!method.ranks_of_ratio")
+    same = {"memory_cell": MEMORY_CELL, "each": each}
     for device, df in frame.by_device(records):
         dense, runs = df["arm"] == DENSE, df["measure"] == "run"
         swept = df.reindex(columns=["method.ratio", "method.ranks_of_ratio"]).notna().any(axis=1)
@@ -401,7 +401,7 @@ def _judge(_claim: Claim, page: Fig12Page, _table: Any, fair: bool) -> Judgement
     rivals = runs[(runs["arm"] == DENSE) | fair & is_sized & (runs["arm"] != COMERA)]
     names = [DENSE, *sorted({*rivals["arm"]} - {DENSE})]
     if fair and names == [DENSE]:
-        return Judgement("not tested here", "low_rank of equal size is not recorded.")
+        return untested("low_rank of equal size is not recorded.")
 
     curves: dict[int, dict[float, Estimate]] = {}
     ours = runs.loc[runs["arm"] == COMERA, ["batch_size", "beside", "record"]]
@@ -432,8 +432,8 @@ def _judge(_claim: Claim, page: Fig12Page, _table: Any, fair: bool) -> Judgement
         not_full_size(page),
         "" if usable else f"It takes {asked}.",
     )
-    if untested := undecided(reasons, found):
-        return untested
+    if reason := undecided(reasons, found):
+        return reason
     grows = sum(grown for grown, _, _ in usable.values())
     vanishes = sum(vanished for _, vanished, _ in usable.values())
     why = f"It grows at {grows} of {len(usable)} batch sizes and vanishes at {vanishes}"

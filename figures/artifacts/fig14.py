@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.artifact import Artifact
-from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecided
+from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecided, untested
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
 from figures.columns import Format, readable
@@ -133,7 +133,7 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
             if rows["as_published"][line]:
                 apart[line] = less
     if not apart:
-        return Judgement("not tested here", "No pair of runs in FP8 and in FP32 with one seed.")
+        return untested("No pair of runs in FP8 and in FP32 with one seed.")
     margin = margins(page)[list(apart)]
     if page.is_papers:
         reasons.append(other_model(page))

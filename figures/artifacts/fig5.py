@@ -4,7 +4,7 @@ The published ratios are plain TTM over optimized TTM, of time and of peak memor
 on forward and backward alone; predictions for a CUDA device may decide about memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,6 +38,9 @@ BATCHES = (10_000, 20_000, 40_000)
 CELL = ("optimizer_step", "batch_size", "look_up")
 PLACE = ["workload.rows", "workload.columns", "dataset", "allocator"]
 
+#: What is equal for all times of a page.
+SAME = (*frame.TIMING, "precision", "compile", "cuda_graph", "!workload.optimizer_step")
+
 #: What is equal for all records of an arm but the kind of look-up, and the column of such arms.
 EACH: dict[str, Any] = {"each": (*frame.METHOD, "variant", "!method.lookup"), "arm": "family"}
 
@@ -63,11 +66,14 @@ class Fig5Page(cells.TimesAndMemory):
         return [variant for variant in VARIANTS if variant in self.found("look_up")]
 
 
-def with_look_ups(df: pd.DataFrame, tables: Mapping[str, str], settings: list[str]) -> pd.DataFrame:
-    """Return records with the kind of CoMERA's look-up or the uncompressed ``tables``, by arm, and with settings."""
+def with_look_ups(
+    df: pd.DataFrame, variants: Sequence[str], tables: Mapping[str, str], settings: list[str]
+) -> pd.DataFrame:
+    """Return records with their variant (CoMERA's look-up, or an uncompressed table by arm) and with settings."""
     is_comera = df["method"] == "comera"
+    look_up = frame.column(df, "method.lookup").where(is_comera, df["arm"].map(tables))
     return df.assign(
-        look_up=frame.column(df, "method.lookup").where(is_comera, df["arm"].map(tables)),
+        look_up=look_up.where(look_up.isin(variants)),
         family=df["arm"].mask(is_comera, "comera"),
         **{name: frame.column(df, name) for name in settings},
     )
@@ -77,19 +83,20 @@ def select(records: Records) -> list[Fig5Page]:
     """Return a page per device, table, distribution and allocator."""
     pages = []
     for device, given in frame.by_device(records):
-        df = with_look_ups(given, TABLES, PLACE[:2]).assign(allocator=frame.column(given, "timing.allocator", "steady"))
-        df["look_up"] = df["look_up"].where(df["look_up"].isin(VARIANTS))
+        df = with_look_ups(given, VARIANTS, TABLES, PLACE[:2])
         step = frame.column(df, "workload.optimizer_step")
-        df = df.assign(optimizer_step=step.eq(True))[step.notna()]
+        allocator = frame.column(df, "timing.allocator", "steady")
+        df = df.assign(allocator=allocator, optimizer_step=step.eq(True))[step.notna()]
         for key, here in frame.groups(df, PLACE):
             place = LookupPlace(*key)
             other = () if place.allocator == "steady" else (place.allocator,)
-            words = (f"{place.rows:,} x {place.columns:,}", place.dataset, *(f"{one} allocator" for one in other))
+            words = [f"{place.rows:,} x {place.columns:,}", place.dataset]
+            words += [f"{one} allocator" for one in other]
             page = cells.choose(
                 here,
                 Fig5Page,
                 CELL,
-                same=(*frame.TIMING, "precision", "compile", "cuda_graph", "!workload.optimizer_step"),
+                same=SAME,
                 same_model=("precision",),
                 **EACH,
                 about=place,
@@ -132,7 +139,8 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 
 def shown(page: Fig5Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per variant, without and with the optimizer's step, with time and peak memory by batch size."""
-    values = {"step_time_ms": f"time_over_{REFERENCE}", f"{page.target}_peak_mib": f"{page.target}_over_{REFERENCE}"}
+    values = {"step_time_ms": f"time_over_{REFERENCE}"}
+    values |= {f"{page.target}_peak_mib": f"{page.target}_over_{REFERENCE}"}
     return across(_named(table), "variant", "batch_size", values)
 
 
@@ -154,15 +162,19 @@ def draw(page: Fig5Page, table: pd.DataFrame, caption: Caption) -> Figure:
     return sheet.draw(caption, page.variants, references=int(REFERENCE in page.variants))
 
 
-def _times(page: Fig5Page, _: pd.DataFrame, above: tuple[str, ...]) -> list[ratio.RatioPoint]:
-    """Return the times of look-ups over the optimized one's, forward and backward."""
-    runs = page.runs[~page.runs["optimizer_step"]]
-    sides = ratio.sides(runs, "look_up", above, [REFERENCE])
+def _without_step(df: pd.DataFrame) -> pd.DataFrame:
+    return df[~df["optimizer_step"]] if "optimizer_step" in df else df
+
+
+def times(page: cells.TimesAndMemory, _: Any, above: Sequence[str]) -> list[ratio.RatioPoint]:
+    """Return the times of the one of these variants that takes least over the optimized one's, without updates."""
+    sides = ratio.sides(_without_step(page.runs), "look_up", above, [REFERENCE])
     return ratio.time_points(page, *sides, named=len(above) > 1)
 
 
-def _peaks(_: Fig5Page, table: pd.DataFrame, above: tuple[str, ...]) -> list[ratio.RatioPoint]:
-    sides = ratio.sides(table[~table["optimizer_step"]], "variant", above, [REFERENCE])
+def peaks(_: Any, table: pd.DataFrame, above: Sequence[str]) -> list[ratio.RatioPoint]:
+    """Return the same of peak memory."""
+    sides = ratio.sides(_without_step(table), "variant", above, [REFERENCE])
     return ratio.memory_points(*sides, named=len(above) > 1)
 
 
@@ -176,7 +188,8 @@ def _no_sparse_table(page: Fig5Page) -> str:
 _OF = "of plain / optimized, forward and backward"
 _FAIR_OF = "of the variant or uncompressed table that takes least / optimized, forward and backward"
 _RIVALS = (PLAIN, *TABLES.values())
-_WHERE: dict[str, Any] = {"conditions": (ratio.not_fp32,), "at": "{} indices", "fair_conditions": (_no_sparse_table,)}
+_WHERE: dict[str, Any] = {"conditions": (ratio.not_fp32,), "at": "{} indices"}
+_WHERE |= {"fair_conditions": (_no_sparse_table,)}
 
 ARTIFACT = Artifact(
     name="fig5",
@@ -194,20 +207,20 @@ ARTIFACT = Artifact(
         ratio.ratio_rule(
             "lookup-time",
             f"step time {_OF}",
-            [partial(_times, above=(PLAIN,))],
+            [partial(times, above=(PLAIN,))],
             BATCHES,
             **_WHERE,
-            fair=[partial(_times, above=_RIVALS)],
+            fair=[partial(times, above=_RIVALS)],
             fair_quantity=f"step time {_FAIR_OF}",
         ),
         ratio.ratio_rule(
             "lookup-memory",
             f"peak memory, allocated or predicted for CUDA, {_OF}",
-            [partial(_peaks, above=(PLAIN,))],
+            [partial(peaks, above=(PLAIN,))],
             BATCHES,
             device="any",
             **_WHERE,
-            fair=[partial(_peaks, above=_RIVALS)],
+            fair=[partial(peaks, above=_RIVALS)],
             fair_quantity=f"peak memory {_FAIR_OF}",
         ),
     ),

@@ -96,7 +96,8 @@ def band_words(study: Study) -> str:
     """Name what the band is, for a legend; empty where a single seed has no bounds."""
     if len(study.seeds) > 1:
         return f"lowest to highest of {len(study.seeds)} seeds"
-    return f"95 % interval over {training.examples_words(study)} (one seed)" if study.has_values else ""
+    words = f"95 % interval over {training.examples_words(study)} (one seed)"
+    return words if study.has_values else ""
 
 
 def looks(study: Study) -> dict[str, Stroke]:

@@ -1,5 +1,6 @@
 """Fig. 7: time with CUDA Graph off and on, CoMERA against dense, and with other toggles; a page per device."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -38,8 +39,9 @@ class Fig7Page(cells.TimesAndMemory):
     @property
     def variants(self) -> list[tuple[str, Toggles]]:
         """Return CoMERA, dense, then whatever else there is; of each, plain steps first."""
-        wanted = {(arm, toggles) for arm in (COMERA, DENSE) for toggles in EXPECTED[self.kind] if self.is_papers}
-        found = {*wanted, *zip(self.runs["arm"], self.runs["toggles"], strict=True)}
+        found = {*zip(self.runs["arm"], self.runs["toggles"], strict=True)}
+        if self.is_papers:
+            found |= {*itertools.product((COMERA, DENSE), EXPECTED[self.kind])}
         return sorted(found, key=lambda one: (one[0] != COMERA, one[0] != DENSE, one[0], one[1].rank))
 
     def toggles_of(self, arm: str) -> list[Toggles]:
@@ -147,7 +149,6 @@ def draw(page: Fig7Page, table: pd.DataFrame, caption: Caption) -> Figure:
 
 
 def _points(page: Fig7Page, which: Sequence[Toggles]) -> list[ratio.RatioPoint]:
-    """Return ratios of dense over CoMERA with the same toggles."""
     points = []
     for toggles in which:
         sides = ratio.sides(page.runs[page.runs["toggles"] == toggles], "arm", [DENSE], [COMERA])

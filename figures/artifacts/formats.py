@@ -20,21 +20,9 @@ from figures import frame
 from figures.arms import DENSE
 from figures.artifact import Artifact
 from figures.columns import readable
+from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
-from figures.draw.style import (
-    DENSE_STROKE,
-    FAINT,
-    INK,
-    note,
-    nothing_drawn,
-    number_axis,
-    stroke_handle,
-    strokes,
-    whisker_handles,
-    whiskers,
-    with_room,
-)
 from figures.frame import Records
 from figures.stats.searches import REPORTED, SURE_SEEDS, against, comparable, searched
 from figures.stats.time_values import workload_words
@@ -60,8 +48,8 @@ COSTS = {
 LOSS = ("test_loss", "test_loss_low", "test_loss_high")
 
 #: The line of a probe, and that of dense training.
-_DOTTED: dict[str, Any] = {"color": FAINT, "linestyle": (0, (1, 1.5)), "linewidth": 1}
-DENSE_LINE: dict[str, Any] = {"color": DENSE_STROKE.colour, "linewidth": 0.8, "zorder": 1}
+_DOTTED: dict[str, Any] = {"color": style.FAINT, "linestyle": (0, (1, 1.5)), "linewidth": 1}
+DENSE_LINE: dict[str, Any] = {"color": style.DENSE_STROKE.colour, "linewidth": 0.8, "zorder": 1}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,8 +98,10 @@ def select(records: Records) -> list[Formats]:
             # dense is timed beside every ratio
             timed = timed.sort_values("ratio", ascending=False, kind="stable")
             lines = searched(kept, timed)
-            probes = df[(df["measure"] == "probe") & (df["data_hash"] == kept["data_hash"].iloc[-1])]
-            of_model = frame.settings(probes, PROBED) == frame.settings(kept.tail(1), PROBED).iloc[0]
+            probes = df[df["measure"] == "probe"]
+            probes = probes[probes["data_hash"] == kept["data_hash"].iloc[-1]]
+            own = frame.settings(kept.tail(1), PROBED)
+            of_model = frame.settings(probes, PROBED).isin(own)
             probed = frame.oldest_first(probes[of_model]).tail(1)
             steps = timed[timed["cell_id"].isin(lines["cell_id"])]
             place = experiment.removeprefix("formats_")
@@ -163,7 +153,7 @@ def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
     standing = {}
     for name, some in by_optimizer:
         standing[OPTIMIZERS[str(name)]] = by_standing(some["arm"], some["beside"])
-    return {"against": standing, **training(page), "doubtful": doubtful(table)}
+    return {"against": standing, **facts_of(page, table)}
 
 
 def by_standing(names: pd.Series, beside: pd.Series) -> dict[str, list[str]]:
@@ -171,11 +161,21 @@ def by_standing(names: pd.Series, beside: pd.Series) -> dict[str, list[str]]:
     return {where: list(names[beside == where]) for where in ("above", "apart", "below")}
 
 
-def training(page: frame.Page) -> dict[str, Any]:
-    """Return the first training of a page, what its workload calls model and example, and when a difference is sure."""
+def facts_of(page: frame.Page, table: pd.DataFrame) -> dict[str, Any]:
+    """Return the first training, what its workload calls model and example, when a difference is sure, and the remarks.
+
+    ``doubtful`` has by remark on a search the arms, with their optimizers, that it is about.
+    """
     first = page.df.loc[page.df["measure"] == "train", "record"].iloc[0]
-    words = workload_words(first)
-    return {"first": first, "model": words["model"], "example": words["example"], "sure_seeds": SURE_SEEDS}
+    remarks = table.assign(name=names_of(table), remark=table["remarks"].str.split("; "))
+    remarks = remarks.explode("remark")
+    by_remark = remarks[remarks["remark"] != ""].groupby("remark", sort=False)["name"]
+    return {
+        **workload_words(first),
+        "first": first,
+        "sure_seeds": SURE_SEEDS,
+        "doubtful": {str(remark): list(names.unique()) for remark, names in by_remark},
+    }
 
 
 def names_of(lines: pd.DataFrame) -> pd.Series:
@@ -183,25 +183,17 @@ def names_of(lines: pd.DataFrame) -> pd.Series:
     return lines["arm"] + " (" + lines["optimizer"].map(OPTIMIZERS) + ")"
 
 
-def doubtful(table: pd.DataFrame) -> dict[str, list[str]]:
-    """Return by remark on a search the arms with their optimizers that it is about."""
-    remarks = table.assign(name=names_of(table), remark=table["remarks"].str.split("; ")).explode("remark")
-    remarks = remarks[remarks["remark"] != ""]
-    by_remark = remarks.groupby("remark", sort=False)["name"]
-    return {str(remark): list(names.unique()) for remark, names in by_remark}
-
-
 def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the loss against each cost, a row of panels per optimizer."""
     table = table.assign(stored_mib=page.lines["stored_mib"])
     others = table.loc[table["arm"] != DENSE, "arm"]
     arms = sorted(others.unique(), key=lambda arm: arm != NARROW)
-    looks = {**strokes(arms), DENSE: DENSE_STROKE}
-    handles = [stroke_handle(looks[arm], arm) for arm in arms]
-    handles.append(stroke_handle(DENSE_STROKE, f"{DENSE} (line: its loss)"))
+    looks = {**style.strokes(arms), DENSE: style.DENSE_STROKE}
+    handles = [style.stroke_handle(looks[arm], arm) for arm in arms]
+    handles.append(style.stroke_handle(style.DENSE_STROKE, f"{DENSE} (line: its loss)"))
     if page.probes:
         handles.append(Line2D([], [], **_DOTTED, label="a probe, by its name"))
-    handles += whisker_handles(["range over seeds"])
+    handles += style.whisker_handles(["range over seeds"])
     costs = {column: words for column, words in COSTS.items() if table[column].gt(0).any()}
     grid = [[OPTIMIZERS[name]] * len(costs) for name in table["optimizer"].unique()]
     paper, panels = panel_page(caption, grid, 2.7, handles, 5)
@@ -215,9 +207,8 @@ def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
 
 
 def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], probes: Mapping[str, float]) -> None:
-    """Draw one optimizer's arms against one cost."""
     if table.empty:
-        nothing_drawn(axes, "nothing recorded")
+        style.nothing_drawn(axes, "nothing recorded")
         return
     axes.set_xscale("log")
     for arm, stroke in looks.items():
@@ -225,17 +216,17 @@ def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], 
         if line.empty:
             continue
         axes.plot(line[cost], line["test_loss"], markersize=4.5, **stroke.look)
-        whiskers(axes, line[cost], line["test_loss_low"], line["test_loss_high"])
+        style.whiskers(axes, line[cost], line["test_loss_low"], line["test_loss_high"])
         if arm == DENSE:
             axes.axhline(line["test_loss"].iloc[0], **DENSE_LINE)
-    low, high = with_room(table["test_loss_low"], table["test_loss_high"], 0.08, 0.1)
+    low, high = style.with_room(table["test_loss_low"], table["test_loss_high"], 0.08, 0.1)
     axes.set_ylim(low, high)
     for name, loss in probes.items():
         if low <= loss <= high:
             axes.axhline(loss, zorder=1, **_DOTTED)
-            look = {"ha": "right", "fontsize": 6, "color": INK}
-            note(axes, name, (0.99, loss), (0, 2), xycoords=axes.get_yaxis_transform(), **look)
-    number_axis(axes.xaxis, LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
+            look = {"ha": "right", "fontsize": 6, "color": style.INK}
+            style.note(axes, name, (0.99, loss), (0, 2), xycoords=axes.get_yaxis_transform(), **look)
+    style.number_axis(axes.xaxis, LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
 
 

@@ -21,16 +21,8 @@ from matplotlib.ticker import MaxNLocator
 from figures import frame
 from figures.arms import DENSE
 from figures.artifact import Artifact
-from figures.artifacts.formats import (
-    DENSE_LINE,
-    LOSS,
-    OPTIMIZERS,
-    by_standing,
-    doubtful,
-    names_of,
-    ordered,
-    training,
-)
+from figures.artifacts import formats
+from figures.artifacts.formats import DENSE_LINE, LOSS, OPTIMIZERS
 from figures.columns import readable
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
@@ -66,7 +58,8 @@ def select(records: Records) -> list[Origins]:
     """
     pages = []
     for device, df in frame.by_device(records):
-        optimizer, dense = frame.column(df, "training.recipe.optimizer"), frame.column(df, "stages.dense")
+        optimizer = frame.column(df, "training.recipe.optimizer")
+        dense = frame.column(df, "stages.dense")
         pruned = df["target_ratio"].notna()
         runs = df.assign(
             optimizer=optimizer,
@@ -93,7 +86,7 @@ def select(records: Records) -> list[Origins]:
         same = lines["optimizer"].isin(others["optimizer"])
         same &= lines["ratio"].isna() | lines["ratio"].isin(others["ratio"])
         methods = lines["run"].map(lambda run: run and run.method)
-        lines = ordered(lines[same & methods.isin([DENSE, *others["method"]])], "test_loss")
+        lines = formats.ordered(lines[same & methods.isin([DENSE, *others["method"]])], "test_loss")
         shown = frame.oldest_first(pd.concat(kept))
         pages.append(Origins(**device, df=shown, left_out=tuple(left_out), lines=lines))
     return pages
@@ -113,9 +106,10 @@ def words_of(origin: str, amount: float) -> str:
 def table(page: Origins) -> pd.DataFrame:
     """Return a line per arm, optimizer and origin, at the best of the rates that were tried."""
     amount = page.lines["origin_amount"].where(page.lines["origin_amount"] > 0)
-    lines = page.lines.assign(device=page.device, origin_amount=amount, rates=page.lines["rates"].map(len))
-    columns = ["device", "optimizer", "ratio", "arm", "origin", "origin_amount", "parameters", "train_steps", *LOSS]
-    return lines[[*columns, "seeds", "lr", "at_edge", "rates", "remarks"]]
+    rates = page.lines["rates"].map(len)
+    lines = page.lines.assign(device=page.device, origin_amount=amount, rates=rates)
+    columns = ["device", "optimizer", "ratio", "arm", "origin", "origin_amount", "parameters"]
+    return lines[[*columns, "train_steps", *LOSS, "seeds", "lr", "at_edge", "rates", "remarks"]]
 
 
 def beside_scratch(lines: pd.DataFrame) -> pd.DataFrame:
@@ -131,15 +125,16 @@ def shown(page: Origins, table: pd.DataFrame) -> pd.DataFrame:
         origin=[words_of(line.origin, line.origin_amount) for line in frame.each(page.lines)],
         less_scratch=beside_scratch(page.lines)["less"],
     )
-    return readable(own, ["optimizer", "arm", "origin", "parameters", "train_steps", "test_loss", "less_scratch", "lr"])
+    columns = ["optimizer", "arm", "origin", "parameters", "train_steps", "test_loss"]
+    return readable(own, [*columns, "less_scratch", "lr"])
 
 
 def about(page: Origins, table: pd.DataFrame) -> dict[str, Any]:
     """Return which decomposed arms end surely above, surely below and not surely apart from themselves from scratch."""
     found = page.lines.join(beside_scratch(page.lines), how="inner")
     found = found[found["origin"] == "decomposed"]
-    standing = by_standing(names_of(found), found["beside"])
-    return {"against": standing, **training(page), "doubtful": doubtful(table)}
+    standing = formats.by_standing(formats.names_of(found), found["beside"])
+    return {"against": standing, **formats.facts_of(page, table)}
 
 
 #: By origin its marker, the marker's face, and what a legend calls it.

@@ -29,21 +29,20 @@ from figures.draw.style import (
     FAINT,
     INK,
     Stroke,
-    bounds_handles,
     note,
     number_axis,
     stroke_handle,
     strokes,
+    whisker_handles,
     with_room,
 )
 from figures.frame import each
 from figures.stats.metric import LeadingMetric, Score
-from figures.stats.reach import reach_of
 from figures.stats.seeds import less, with_estimates
-from figures.stats.sizes import equal_size
+from figures.stats.sizes import equal_size, reach_of
 from figures.stats.studies import PROBES, Study, studies
 from figures.stats.time_values import step_of
-from figures.text import listed
+from figures.text import bounds_kinds_of, listed
 
 #: Models count as equally large within the tolerance of the solvers that gave them their ratio.
 _SAME_SIZE = 1.02
@@ -52,7 +51,8 @@ _FRONT: dict[str, Any] = {"color": FAINT, "linewidth": 3.5, "alpha": 0.35, "soli
 _LIMIT: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (1, 1.5))}
 
 #: Costs by their columns, with their headings in the table and on axes.
-SIZE, WORK, MEMORY, STEP = "stored_mib", "gflop_per_step", "peak_memory_predicted_mib", "step_time_ms"
+SIZE, WORK = "stored_mib", "gflop_per_step"
+MEMORY, STEP = "peak_memory_predicted_mib", "step_time_ms"
 HEADINGS = {WORK: "GFLOP per step", MEMORY: "peak MiB, predicted", STEP: "step, ms"}
 AXES = {
     SIZE: "size of the stored model, MiB",
@@ -185,7 +185,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
         for arm, stroke in style.items()
         if arm in drawn
     ]
-    handles += bounds_handles(study.rows["score"])
+    handles += whisker_handles(bounds_kinds_of(study.rows["score"]))
     handles.append(Line2D([], [], **_FRONT, label="Pareto front, by value"))
     if len(limits):
         handles.append(Line2D([], [], color=INK, **_LIMIT, label="smallest within reach"))

@@ -34,10 +34,14 @@ def select(records: Records) -> list[frame.Page]:
         plain = ~df["compile"] & ~df["cuda_graph"]
         checks = df[both & plain]
         kind = "cuda" if (checks["predicted_for"] == "cuda").any() else "cpu"
-        measures = ["allocator_peak", *(["run"] if kind == "cuda" else [])]  # on CUDA timed steps have a peak too
+        # on CUDA timed steps have a peak too
+        measures = ["allocator_peak", "run"] if kind == "cuda" else ["allocator_peak"]
         failed = frame.each(df[df["measure"].isin(measures) & plain & (df["status"] != "ok")])
-        reasons = {f"{one.arm}, batch {one.batch_size:,}: {one.status}, {one_line(one.message)}" for one in failed}
-        notes = [f"No check of {reason}." for reason in sorted(reasons)]
+        notes = []
+        for one in failed:
+            why = f"{one.status}, {one_line(one.message)}"
+            notes.append(f"No check of {one.arm}, batch {one.batch_size:,}: {why}.")
+        notes = sorted({*notes})
         if toggled := both.sum() - len(checks):
             left_out = f"{toggled} record(s) of captured or compiled steps are left out"
             notes.append(f"{left_out}: predictions are of plain ones.")
@@ -81,7 +85,8 @@ def shown(page: frame.Page, table: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for workload, arm, part in by_workload(page, table):
         error = part["error"]
-        ends = {"lowest_error": error.min(), "median_error": error.median(), "highest_error": error.max()}
+        ends = {"lowest_error": error.min(), "median_error": error.median()}
+        ends |= {"highest_error": error.max()}
         batches = ", ".join(f"{batch:,}" for batch in sorted(set(part["batch_size"])))
         line = {"arm": arm, "workload": workload, "cells": len(part), "batches": batches}
         line |= {name: round(value, 4) + 0.0 for name, value in ends.items()}  # none below zero is shown as -0.00 %
@@ -122,7 +127,8 @@ def draw(page: frame.Page, table: pd.DataFrame, caption: Caption) -> Figure:
         median = 100 * part["error"].median()
         axes.plot([median, median], [place - 0.32, place + 0.32], color=INK, linewidth=1.2, zorder=2)
         for batch, error in zip(part["batch_size"], part["error"], strict=True):
-            axes.plot([100 * error], [place], **{**points, **batches[batch].dots, "markeredgewidth": 0.8, "zorder": 3})
+            look = {**points, **batches[batch].dots, "markeredgewidth": 0.8}
+            axes.plot([100 * error], [place], zorder=3, **look)
     widest = max(limit, 100 * table["error"].abs().max())
     axes.set_xlim(-1.15 * widest, 1.15 * widest)
     axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -80,7 +80,9 @@ def papers_of(df: pd.DataFrame) -> list[PaperArm]:
             continue
         tensors, batch = tensors_of(record.samples["tensors"]), record.batch_size
         compute = Compute(tuple((float(size), one, other) for size, one, other in bounds["points"]))
-        exchanges = ["ddp", *(["ddp_bf16", "powersgd_4", "powersgd_32"] if record.arm == DENSE else ())]
+        exchanges = ["ddp"]
+        if record.arm == DENSE:
+            exchanges += ["ddp_bf16", "powersgd_4", "powersgd_32"]
         columns = 0  # of sharded tables: a recommender's dense ones have to be
         if record.workload == "dlrm" and record.method == DENSE:
             columns = sum(one.sides[1] for one in tensors if one.kind == "table")

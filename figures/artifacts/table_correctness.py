@@ -7,21 +7,22 @@ from typing import Any
 import pandas as pd
 
 from bench.core.record import Record
-from figures.arms import ARMS
+from figures.arms import ARMS, PRECISIONS
 from figures.artifact import Artifact
 from figures.columns import readable
 from figures.draw.facts import reasons
 from figures.frame import Page, each, pages, settings_of
 
-_ORDER = {"workload": ("linear", "lookup", "encoder"), "arm": ARMS, "precision": ("fp32", "tf32", "bf16")}
+_ORDER = {"workload": ("linear", "lookup", "encoder"), "arm": ARMS, "precision": PRECISIONS}
 
 _PASSED: Mapping[bool | None, str] = {True: "yes", False: "no", None: ""}
 
 
 def _what(record: Record) -> str:
     """Name a layer, a look-up, or the steps of an arm."""
-    settings, sizes = settings_of(record, "method_settings"), settings_of(record, "workload_settings")
+    settings = settings_of(record, "method_settings")
     if record.workload == "linear":
+        sizes = settings_of(record, "workload_settings")
         return f"layer, {sizes.get('in_features')} to {sizes.get('out_features')}"
     if record.workload == "lookup":
         return f"look-up, {settings.get('lookup')}"
@@ -53,7 +54,8 @@ def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per cell: how many checks passed, and that which used most of what it is allowed."""
     judged = table[table["passed"] != ""]
     used = (judged["error"].astype(float) / judged["tolerance"].astype(float)).fillna(math.inf)
-    worst = judged.assign(used=used).sort_values("used", ascending=False, kind="stable").drop_duplicates("cell_id")
+    worst = judged.assign(used=used).sort_values("used", ascending=False, kind="stable")
+    worst = worst.drop_duplicates("cell_id")
     worst["error"] = worst["error"].astype(object).fillna("no result")
     cells = table.drop_duplicates("cell_id")[["what", "precision", "status", "cell_id"]]
     cells = cells.merge(worst[["cell_id", "error", "tolerance", "check"]], how="left")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
-from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecided
+from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecided, untested
 from figures.claims.rule import Rule
 from figures.columns import readable
 from figures.draw import training
@@ -40,7 +40,6 @@ SLIGHTLY = 0.01
 
 
 def _runs_of(study: Study, arm: str) -> Finished:
-    """Return the finished runs of an arm by seed."""
     return next((runs for runs in study.rows.loc[study.rows["arm"] == arm, "finished"] if runs), {})
 
 
@@ -63,8 +62,8 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     for metric in (NCE, AUC):
         words = f"{metric.short} less {RIVAL}"
         more[f"{metric.name}_less_sparse"] = training.difference_format(metric, words, unit=False)
-    columns = ["run", "nce", "accuracy", "auc", "nce_less_sparse", "auc_less_sparse", "stored_mib", "total_ratio"]
-    return readable(own, columns, more)
+    columns = ["run", "nce", "accuracy", "auc", "nce_less_sparse", "auc_less_sparse"]
+    return readable(own, [*columns, "stored_mib", "total_ratio"], more)
 
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
@@ -77,10 +76,11 @@ def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
 
 def between(dataset: str, apart: Score, low: float, high: float, words: str, found: Sequence[Finding]) -> Judgement:
     """Judge whether both bounds of a difference, of three seeds on Criteo's log, lie between two numbers."""
-    other = f"The claim is about Criteo's log; these runs are on {dataset}." if dataset != "criteo" else ""
-    few = f"Inconclusive: {apart.seeds} seed(s), {SEEDS_NEEDED} are needed." if apart.seeds < SEEDS_NEEDED else ""
-    if untested := undecided((other, few), found):
-        return untested
+    other = f"The claim is about Criteo's log; these runs are on {dataset}."
+    few = f"Inconclusive: {apart.seeds} seed(s), {SEEDS_NEEDED} are needed."
+    reasons = (other * (dataset != "criteo"), few * (apart.seeds < SEEDS_NEEDED))
+    if reason := undecided(reasons, found):
+        return reason
     outcome = by_bounds([apart.span], low, high)
     return Judgement(outcome, f"{'Both' if outcome == 'reproduced' else 'Not both'} bounds lie {words}.", found)
 
@@ -92,13 +92,13 @@ def _rule(claim_id: str, metric: LeadingMetric, low: float, high: float, words: 
         ours, dense = _runs_of(study, COMERA), _runs_of(study, DENSE)
         apart, parameters = less(metric, ours, dense), study.dense_parameters or 0
         if apart is None:
-            return Judgement("not tested here", "No pair of runs of comera and dense with one seed.")
+            return untested("No pair of runs of comera and dense with one seed.")
         heading = f"{metric.text} on {study.dataset}, {apart.seeds_text}, comera / dense / comera less dense"
         both = f"{score_of(metric, ours)} / {score_of(metric, dense)}"
         found = (Finding(heading, f"{both} / {apart.text(sign=True)}"),)
         if study.dataset == "criteo" and parameters < 5e8:
             why = f"The claim is about full tables; the dense model of these runs has {parameters:,} parameters."
-            return Judgement("not tested here", why, found)
+            return untested(why, found)
         return between(study.dataset, apart, low, high, words, found)
 
     unit = "points" if metric.unit == "%" else ""
@@ -106,6 +106,7 @@ def _rule(claim_id: str, metric: LeadingMetric, low: float, high: float, words: 
     return Rule(claim_id, quantity, tolerance=MARGINS.get(metric.name, 0.0), unit=unit, judge=judge)
 
 
+_POINTS, _NCE = MARGINS.values()
 CURVE = _rule("dlrm-curve", NCE, 0.0, SLIGHTLY, f"between 0 and {SLIGHTLY:g}")
 
 ARTIFACT: Artifact[Study] = Artifact(
@@ -121,7 +122,7 @@ ARTIFACT: Artifact[Study] = Artifact(
     shown=shown,
     about=about,
     rules=(
-        _rule("dlrm-accuracy", ACCURACY, -MARGINS["accuracy"], 100.0, f"above -{MARGINS['accuracy']:g} points"),
-        _rule("dlrm-nce", NCE, -1.0, MARGINS["nce"], f"below {MARGINS['nce']:g}"),
+        _rule("dlrm-accuracy", ACCURACY, -_POINTS, 100.0, f"above -{_POINTS:g} points"),
+        _rule("dlrm-nce", NCE, -1.0, _NCE, f"below {_NCE:g}"),
     ),
 )

@@ -8,7 +8,7 @@ from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.artifacts import fig14
 from figures.artifacts.table_dlrm import ACCURACY, AUC, MARGINS, NCE, between
-from figures.claims.claims import Claim, Finding, Judgement
+from figures.claims.claims import Claim, Finding, Judgement, untested
 from figures.claims.rule import Rule
 from figures.draw import training
 from figures.stats.precisions import Precisions, select
@@ -38,7 +38,7 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
     """Judge whether both bounds lie at most the margin of accuracy below FP32."""
     less = page.less(ACCURACY).get(f"{COMERA}, fp8")
     if less is None:
-        return Judgement("not tested here", "No pair of runs of comera in FP8 and in FP32 with one seed.")
+        return untested("No pair of runs of comera in FP8 and in FP32 with one seed.")
     found = [Finding(f"accuracy of comera in FP8 less FP32, {less.seeds_text}", less.text(sign=True))]
     margin = MARGINS["accuracy"]
     return between(page.dataset, less, -margin, 100.0, f"above -{margin:g} points", found)

@@ -12,7 +12,7 @@ import pandas as pd
 from figures.arms import COMERA, DENSE, PRECISIONS
 from figures.artifact import Artifact
 from figures.artifacts.table_products import timed
-from figures.claims.claims import Claim, Finding, Judgement
+from figures.claims.claims import Claim, Finding, Judgement, untested
 from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
 from figures.columns import across, readable
@@ -25,6 +25,7 @@ FORMS = (*PRECISIONS, *_BYTES_ALONE)
 GPUS = ("h100", "h200", "l4", "rtx3090", "rtx4090")
 
 _LAYER = ["rows", "in_features", "out_features"]
+_ERRORS = ("error", "gradient_error", "largest", "bound")
 
 
 def table(page: Page) -> pd.DataFrame:
@@ -44,9 +45,10 @@ def table(page: Page) -> pd.DataFrame:
         for form in forms or [""]:
             own = measured.get(form, {"message": "" if forms else one.message})
             roofline = rooflines.get(form) or rooflines.get(form.partition("_")[0], {})
-            line = {**layer, "form": form, "arithmetic": own.get("arithmetic"), "mib": roofline.get("mib")}
-            line |= {**timed(form, times), "message": own.get("message", ""), "cell_id": one.cell_id}
-            line |= {name: own.get(name) for name in ("error", "gradient_error", "largest", "bound")}
+            line = {**layer, "form": form, "arithmetic": own.get("arithmetic")}
+            line |= {"mib": roofline.get("mib"), **timed(form, times)}
+            line |= {"message": own.get("message", ""), "cell_id": one.cell_id}
+            line |= {name: own.get(name) for name in _ERRORS}
             for gpu in GPUS:
                 # the larger of two bounds; none where its tensor cores do not multiply so
                 least = (roofline.get("gpus") or {}).get(gpu)
@@ -94,12 +96,12 @@ def judge(_: Claim, page: Page, table: pd.DataFrame) -> Judgement:
     own = table[(table["arm"] == COMERA) & (table["form"] == "fp8") & (table["rows"] == 10_000)]
     timed = own.dropna(subset="gain_over_fp32").sort_values(["in_features", "out_features"])
     if len(timed) < 2:
-        return Judgement("not tested here", "No times of FP8 and FP32 at both of the paper's shapes; a GPU has them.")
+        return untested("No times of FP8 and FP32 at both of the paper's shapes; a GPU has them.")
     texts = readable(timed, ["gain_over_fp32"]).iloc[:, 0]
     shapes = zip(timed["in_features"], timed["out_features"], texts, strict=True)
     found = [Finding(f"FP32 / FP8, {inputs:,} to {outputs:,}", text) for inputs, outputs, text in shapes]
     if page.kind == "cpu":
-        return Judgement("not tested here", ON_CPU, found)
+        return untested(ON_CPU, found)
     first, last = timed.iloc[0], timed.iloc[-1]
     if last["gain_over_fp32_low"] > first["gain_over_fp32_high"]:
         return Judgement("reproduced", "The gain of the larger shape is surely larger.", found)

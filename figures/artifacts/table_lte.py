@@ -4,7 +4,7 @@ from typing import Any
 
 from figures.artifact import Artifact
 from figures.artifacts.table_search import about, shown, table, tries_of
-from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided
+from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided, untested
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
 from figures.frame import each
@@ -17,14 +17,16 @@ def judge(_: Claim, search: Runs, __: Any) -> Judgement:
     tries = tries[(tries["arm"] == "lte") & tries["score"].notna()]
     found = [Finding(f"lte, {one.text}, {search.dataset}", one.score.text(unit=True)) for one in each(tries)]
     if tries.empty or guess is None:
-        return Judgement("not tested here", "No run of LTE has finished.")
+        return untested("No run of LTE has finished.")
     other = f"The claim is about MNLI; these runs are on {search.dataset}."
-    untested = undecided((other_model(search), other * (not search.dataset.startswith("mnli"))), found)
+    other *= not search.dataset.startswith("mnli")
+    if reason := undecided((other_model(search), other), found):
+        return reason
     learnt = [score.beats(guess) for score in tries["score"]]
     if not any(learnt):
-        return untested or Judgement("reproduced", "LTE does not surely beat guessing.", found)
+        return Judgement("reproduced", "LTE does not surely beat guessing.", found)
     outcome: Outcome = "not reproduced" if all(learnt) else "partly"
-    return untested or Judgement(outcome, "LTE surely beats guessing.", found)
+    return Judgement(outcome, "LTE surely beats guessing.", found)
 
 
 ARTIFACT = Artifact(

@@ -25,9 +25,11 @@ def table(study: Study) -> pd.DataFrame:
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table, with what was published beside a model of the paper's size."""
     metric, less = study.metric, study.metric.less_column("dense")
-    more = {metric.name: training.metric_format(metric), less: training.difference_format(metric, "less dense")}
-    sizes = ["stored_mib", "total_ratio", "tensorized_ratio", "size_fraction", "size_target", "size_met"]
-    text = readable(table.assign(run=study.rows["run"].array), ["run", metric.name, less, *sizes], more)
+    more = {metric.name: training.metric_format(metric)}
+    more |= {less: training.difference_format(metric, "less dense")}
+    columns = ["run", metric.name, less, "stored_mib", "total_ratio", "tensorized_ratio"]
+    columns += ["size_fraction", "size_target", "size_met"]
+    text = readable(table.assign(run=study.rows["run"].array), columns, more)
     if study.is_papers and study.is_full_size:
         claims = read_claims()
         for behind, heading, quantity in (

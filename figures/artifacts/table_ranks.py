@@ -7,7 +7,6 @@ import pandas as pd
 from figures.arms import COMERA
 from figures.artifact import Artifact
 from figures.claims.training import RANKS_REMOVED
-from figures.columns import table_of
 from figures.draw import training
 from figures.frame import each
 from figures.stats.studies import Study
@@ -42,15 +41,16 @@ def table(study: Study) -> pd.DataFrame:
                 run: Any = row.finished.get(seed)
                 states[row.label] = ranks_of_block(curve_of(run)[-1].ranks, block) if run else absent
         for name, state in states.items():
-            about = {"device": study.device, "dataset": study.dataset, "seed": seed, "state": name, "block": block}
+            about = {"device": study.device, "dataset": study.dataset, "seed": seed}
+            about |= {"state": name, "block": block}
             if isinstance(state, str):
                 lines.append({**about, "status": state, "layer": "", "bond": None, "rank": None})
                 continue
             for layer, ranks in state.items():
                 for bond, rank in enumerate(ranks, start=1):
                     lines.append({**about, "status": "ok", "layer": layer, "bond": bond, "rank": rank})
-    columns = ("device", "dataset", "seed", "state", "block", "status", "layer", "bond", "rank")
-    return table_of(lines, whole=("bond", "rank")) if lines else pd.DataFrame(columns=columns)
+    columns = ["device", "dataset", "seed", "state", "block", "status", "layer", "bond", "rank"]
+    return pd.DataFrame(lines, columns=columns).astype({"bond": "Int64", "rank": "Int64"})
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:

@@ -18,6 +18,11 @@ from figures.stats.studies import PROBES, Runs, searches
 from figures.stats.training import curve_of, stages_of
 from figures.text import NOT_ASKED
 
+EXPERIMENTS = (
+    *("accuracy_search", "late_search", "code_search"),
+    *("code_prices", "code_stages_search", "dlrm_search"),
+)
+
 
 def _differing(df: pd.DataFrame) -> dict[str, list[str]]:
     """Return by method the settings in which its runs differ, in their order; of a single run, its rates."""
@@ -25,8 +30,10 @@ def _differing(df: pd.DataFrame) -> dict[str, list[str]]:
     for method, runs in df.groupby("method"):
         settings = [settings_of(record, "method_settings") for record in runs["record"]]
         every = dict.fromkeys(name for one in settings for name in one)
-        apart = [name for name in every if len({json.dumps(one.get(name), sort_keys=True) for one in settings}) > 1]
-        names[str(method)] = apart or [name for name in every if len(settings) == 1 and name.startswith("lr")]
+        values = [{name: json.dumps(one.get(name), sort_keys=True) for name in every} for one in settings]
+        apart = [name for name in every if len({one[name] for one in values}) > 1]
+        rates = [name for name in every if len(settings) == 1 and name.startswith("lr")]
+        names[str(method)] = apart or rates
     return names
 
 
@@ -44,7 +51,8 @@ def tries_of(search: Runs) -> pd.DataFrame:
         settings = {name: given[name] for name in apart if name in given}
         text, price = ", ".join(f"{name} {short(value)}" for name, value in settings.items()), None
         weight, rho = given.get("size_weight"), given.get("rho")
-        if len(run.slot.stages) > 1 and {"size_weight", "rho"} & {*apart} and rho and weight is not None:
+        is_searched = len(run.slot.stages) > 1 and {"size_weight", "rho"} & {*apart}
+        if is_searched and rho and weight is not None:
             price = 1 + weight / rho
             text += f" (price of size {short(round(price, 2))})"
         reached = score(metric, {run.seed: curve_of(run.record)[-1]} if run.status == "ok" else {})
@@ -134,9 +142,10 @@ def table(search: Runs) -> pd.DataFrame:
         price_of_size=tries["price"],
         validation_examples=[one and one.examples for one in tries["score"]],
     )
-    columns = ["device", "dataset", "experiment", "arm", "stage", "target_ratio", "target_mib", "seed", "status"]
-    columns += ["remarks", *tried, "price_of_size", "train_steps", "train_loss", "validation_examples"]
-    columns += [*training.ends(search.metric.name), "size_fraction", "size_target", "size_met"]
+    columns = ["device", "dataset", "experiment", "arm", "stage", "target_ratio", "target_mib"]
+    columns += ["seed", "status", "remarks", *tried, "price_of_size", "train_steps", "train_loss"]
+    columns += ["validation_examples", *training.ends(search.metric.name)]
+    columns += ["size_fraction", "size_target", "size_met"]
     return tries[[*columns, "best", "best_edge", "older_code"]].reset_index(drop=True)
 
 
@@ -154,9 +163,10 @@ def about(search: Runs, table: pd.DataFrame) -> dict[str, Any]:
     """Return how long and how often each arm was tried, where the best values lie, and which runs failed."""
     tries = tries_of(search)
     steps = tries["record"].map(lambda record: sum(stage["steps"] for stage in stages_of(record)))
-    names = tries["arm"] + ", " + tries["goal"] + ", " + tries["text"] + ", seed " + tries["seed"].astype(str)
-    outcomes = tries["status"].where(tries["status"] != "ok", "").str.cat(tries["message"], ": ").str.strip(": ")
-    remarks = [(name, words) for name, words in zip(names, outcomes, strict=True) if words]
+    remarks = []
+    for one in each(tries):
+        words = ": ".join(filter(None, ("" if one.status == "ok" else one.status, one.message)))
+        remarks += [(f"{one.arm}, {one.goal}, {one.text}, seed {one.seed}", words)] * bool(words)
     return {
         **training.about(search, remarks=remarks),
         "steps": {count: list(goals.unique()) for count, goals in tries["goal"].groupby(steps, sort=False)},
@@ -172,7 +182,7 @@ ARTIFACT = Artifact(
     heading="Settings tried",
     summary="settings tried for each method with the loss, accuracy and size they reached; "
     "a table per device, dataset and experiment",
-    experiments=("accuracy_search", "late_search", "code_search", "code_prices", "code_stages_search", "dlrm_search"),
+    experiments=EXPERIMENTS,
     measure="train",
     lenders=PROBES,
     order=150,

@@ -37,7 +37,7 @@ class Cores:
     """Modes and ranks of a tensorized matrix.
 
     Example:
-        >>> Cores((12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12), is_table=False).parameters
+        >>> Cores((12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12)).parameters
         20448
         >>> Cores((16, 20, 10, 10), (4, 4, 8, 6), (32, 32, 32), is_table=True).parameters
         167808
@@ -46,7 +46,7 @@ class Cores:
     row_modes: tuple[int, ...]  # in-features of a layer, or rows of a table
     column_modes: tuple[int, ...]
     ranks: tuple[int, ...]  # of the inner bonds
-    is_table: bool  # whether a core holds a row and a column mode (TTM), or one of either (TT)
+    is_table: bool = False  # whether a core holds a row and a column mode (TTM), or one of either (TT)
 
     @property
     def parameters(self) -> int:
@@ -63,11 +63,14 @@ class Matrix:
     """One of the encoder's matrices with its published setting; a linear layer has a bias, a table has none."""
 
     name: str
-    workload: str  # "linear" or "lookup"
     rows: int
     columns: int
-    published: Cores
     published_parameters: int
+    published: Cores
+
+    @property
+    def workload(self) -> str:
+        return "lookup" if self.published.is_table else "linear"
 
     @property
     def size(self) -> int:
@@ -84,10 +87,10 @@ class Matrix:
 
 #: METHOD.md, Settings of the six-encoder model: as the released code has them.
 MATRICES = (
-    Matrix("attention", "linear", 768, 768, Cores((12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12), False), 20_448),
-    Matrix("feed-forward 1", "linear", 768, 3072, Cores((12, 8, 8), (12, 16, 16), (12, 30, 30, 30, 16), False), 28_960),
-    Matrix("feed-forward 2", "linear", 3072, 768, Cores((16, 16, 12), (8, 8, 12), (16, 30, 30, 30, 12), False), 28_960),
-    Matrix("word embedding", "lookup", 30_522, 768, Cores((16, 20, 10, 10), (4, 4, 8, 6), (32,) * 3, True), 167_808),
+    Matrix("attention", 768, 768, 20_448, Cores((12, 8, 8), (8, 8, 12), (12, 30, 30, 30, 12))),
+    Matrix("feed-forward 1", 768, 3072, 28_960, Cores((12, 8, 8), (12, 16, 16), (12, 30, 30, 30, 16))),
+    Matrix("feed-forward 2", 3072, 768, 28_960, Cores((16, 16, 12), (8, 8, 12), (16, 30, 30, 30, 12))),
+    Matrix("word embedding", 30_522, 768, 167_808, Cores((16, 20, 10, 10), (4, 4, 8, 6), (32,) * 3, True)),
 )
 
 #: Said of a solver's line that arrives at what was published.

@@ -10,16 +10,26 @@ from bench.core.intervals import Estimate, paired_ratio
 from bench.core.record import Record, RecordError
 from figures.artifact import Artifact
 from figures.claims.training import LATE
-from figures.columns import estimate, lines_of, readable
+from figures.columns import bounds_kinds, readable
 from figures.draw import training
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
-from figures.draw.style import DENSE_STROKE, EARLY_STROKE, FAINT, INK, MEMORY_FILLS, bounds_handles, fill_handle, note
+from figures.draw.style import (
+    DENSE_STROKE,
+    EARLY_STROKE,
+    FAINT,
+    INK,
+    MEMORY_FILLS,
+    fill_handle,
+    note,
+    whisker_handles,
+)
 from figures.frame import each
 from figures.stats.cells import CATEGORIES, by_category
 from figures.stats.seeds import Finished, with_estimates
 from figures.stats.studies import Study
 from figures.stats.training import curve_of, ranks_before
+from figures.text import bounds_kinds_of
 
 _SMALLEST: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 _FULL: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (5, 2))}
@@ -59,7 +69,6 @@ def _step_times(runs: Finished) -> tuple[float, float, Estimate] | None:
 
 
 def _nothing_cut(runs: Finished) -> bool:
-    """Return whether the ranks are still the full ones."""
     ranks = [(ranks_before(run), curve_of(run)[-1].ranks) for run in runs.values()]
     return any(before for before, _ in ranks) and all(before == after for before, after in ranks)
 
@@ -107,7 +116,7 @@ def _name_points(axes: Any, points: pd.DataFrame, top: str) -> None:
     bottom, ceiling = axes.get_ylim()
     right = axes.get_xlim()[1]
     placed: list[tuple[float, float]] = []
-    for line in lines_of(points.sort_values(top, kind="stable")):
+    for line in points.sort_values(top, kind="stable").to_dict("records"):
         x, height = line["stored_mib"] / right, (line[top] - bottom) / (ceiling - bottom)
         while any(abs(x - other) < 0.15 and abs(height - level) < 0.045 for other, level in placed):
             height += 0.045
@@ -137,12 +146,12 @@ def _draw_times(axes: Any, sized: pd.DataFrame) -> None:
 def _draw_memory(axes: Any, sized: pd.DataFrame, dense: pd.DataFrame) -> None:
     width = 0.05 * axes.get_xlim()[1]
     points = sized.dropna(subset="predicted_peak_mib")
-    peaks = lines_of(by_category(points, "predicted"))
+    peaks = by_category(points, "predicted").to_dict("records")
     for stored, peak in zip(points["stored_mib"], peaks, strict=True):
         bottom = 0.0
         for name, mib in peak.items():
             if mib > 0:
-                look = {"linewidth": 0.4, **MEMORY_FILLS[name].look}
+                look = {"linewidth": 0.4, **MEMORY_FILLS[str(name)].look}
                 axes.bar(stored, mib, width, bottom=bottom, **look)
                 bottom += mib
         axes.bar(stored, bottom, width, facecolor="none", edgecolor=INK, linewidth=0.5)
@@ -180,10 +189,11 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     sized = sized.sort_values("stored_mib", ascending=False)
     dense = table[rows["is_whole_dense"]].head(1)
     found = by_category(sized, "predicted").gt(0).any()
-    estimates = [estimate(line, "step_trained_over_full") for line in lines_of(sized)]
+    kinds = {*bounds_kinds(sized, "step_trained_over_full")}
+    kinds |= {*bounds_kinds_of(rows.loc[sized.index, "score"])}
     handles: list[Any] = [
         Line2D([], [], linestyle="", label="CoMERA, by stage", **_POINT),
-        *bounds_handles([*estimates, *rows.loc[sized.index, "score"]]),
+        *whisker_handles(sorted(kinds, reverse=True)),
         Line2D([], [], label="dense (band: its bounds)", **_DENSE),
         Line2D([], [], label="full ranks (hollow: nothing cut)", **_FULL),
         Line2D([], [], label="what stays dense: the smallest size", **_SMALLEST),
@@ -197,10 +207,8 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     titles = ("a  step time", predicted, f"c  {study.metric.short}")
     paper, [panels] = panel_page(caption, [titles], 2.5, handles, 5)
     for axes in panels:
-        axes.set_xlabel("size of the truncated model, MiB", fontsize=8)
-        if sized.empty:
-            training.nothing_finished(axes)
-        else:
+        training.label(axes, "size of the truncated model, MiB", "", sized.empty)
+        if not sized.empty:
             axes.set_xlim(0, 1.12 * sized["stored_mib"].max())
             stays_dense = sized["stored_mib"] - sized["tensorized_mib"]
             axes.axvline(stays_dense.min(), **_SMALLEST, zorder=1)

@@ -14,9 +14,9 @@ from figures import frame
 from figures.arms import DENSE, Toggles, by_arm
 from figures.artifact import Artifact
 from figures.columns import bounds_kinds, readable
+from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
-from figures.draw.style import INK, nothing_drawn, number_axis, stroke_handle, strokes, whisker_handles, whiskers
 from figures.frame import Page, Records
 from figures.stats import cells
 from figures.stats.time_values import ratio_columns, step_columns
@@ -100,7 +100,8 @@ def shown(_: Page, table: pd.DataFrame) -> pd.DataFrame:
 def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return sizes of batches, ratios, and the widths at which an arm is slower than dense training, or may be."""
     best = fastest(table)
-    low, high = (best[f"best_dense_over_arm_{end}"].fillna(best["best_dense_over_arm"]) for end in ("low", "high"))
+    over = best["best_dense_over_arm"]
+    low, high = (best[f"{over.name}_{end}"].fillna(over) for end in ("low", "high"))
     slow = best.assign(how=high.lt(1).map({True: "slower", False: "not surely faster"}))[low <= 1]
     return {
         "parts": {part: title for part, (title, _) in PARTS.items() if part in set(table["part"])},
@@ -113,29 +114,29 @@ def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
 def draw(_: Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw dense training's time over that of each arm at its fastest, a panel per part."""
     best = fastest(table)
-    looks = strokes(sorted(set(best["arm"]), key=by_arm))
-    handles = [stroke_handle(stroke, f"dense / {arm}") for arm, stroke in looks.items()]
-    handles += whisker_handles(bounds_kinds(best, "best_dense_over_arm"))
+    looks = style.strokes(sorted(set(best["arm"]), key=by_arm))
+    handles = [style.stroke_handle(stroke, f"dense / {arm}") for arm, stroke in looks.items()]
+    handles += style.whisker_handles(bounds_kinds(best, "best_dense_over_arm"))
     parts = [part for part in PARTS if part in set(table["part"])]
     titles = [PARTS[part][0] for part in parts]
     paper, [panels] = panel_page(caption, [titles], 3.0, handles, 5)
     for axes, part in zip(panels, parts, strict=True):
         here = best[best["part"] == part]
         if here.empty:
-            nothing_drawn(axes, "nothing timed")
+            style.nothing_drawn(axes, "nothing timed")
             continue
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         for arm, line in here.groupby("arm"):
             axes.plot(line["width"], line["best_dense_over_arm"], markersize=4, **looks[arm].look)
             low, high = (line[f"best_dense_over_arm_{end}"] for end in ("low", "high"))
-            whiskers(axes, line["width"], low, high)
-        axes.axhline(1.0, color=INK, linewidth=0.8)
+            style.whiskers(axes, line["width"], low, high)
+        axes.axhline(1.0, color=style.INK, linewidth=0.8)
         widths = sorted(set(table.loc[table["part"] == part, "width"]))
-        number_axis(axes.xaxis, FixedLocator(widths))
+        style.number_axis(axes.xaxis, FixedLocator(widths))
         low, high = axes.get_ylim()
         ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
-        number_axis(axes.yaxis, FixedLocator([tick for tick in ticks if low <= tick <= high]))
+        style.number_axis(axes.yaxis, FixedLocator([tick for tick in ticks if low <= tick <= high]))
         axes.set_xlabel("width", fontsize=8)
         axes.set_ylabel("step time, best dense / arm", fontsize=8)
     return paper.finish()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from figures.text import InputError
+
 LEDGER = Path(__file__).parents[1] / "published" / "claims.csv"
 
 #: ``by construction``: the settings alone give it, before anything is trained. ``predicted``: no device measured it.
@@ -22,8 +24,8 @@ Kind = Literal["value", "range", "statement yes", "statement no"]
 Status = Literal["stated", "public", "recalled"]
 
 
-class LedgerError(ValueError):
-    """A ledger that cannot be read; the message is one sentence."""
+class LedgerError(InputError):
+    """A ledger that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,9 @@ class Claim:
         return "recalled: unconfirmed transcription" if self.unconfirmed else self.status
 
 
+_COLUMNS = [one.name for one in fields(Claim) if one.name not in ("low", "high")]
+
+
 def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
     """Read the ledger; raises LedgerError with one sentence when it is unreadable or a line is malformed."""
     claims: dict[str, Claim] = {}
@@ -82,9 +87,10 @@ def read_claims(path: Path = LEDGER) -> dict[str, Claim]:
         with path.open(encoding="utf-8", newline="") as file:
             for line, row in enumerate(csv.DictReader(file), start=2):
                 try:
-                    low, high = (float(row[name]) if row[name] else None for name in ("value_low", "value_high"))
-                    words = {one.name: row[one.name] for one in fields(Claim) if one.name not in ("low", "high")}
-                    claim = Claim(**words, low=low, high=high)
+                    words: dict[str, Any] = {name: row[name] for name in _COLUMNS}
+                    for end in ("low", "high"):
+                        words[end] = float(row[f"value_{end}"]) if row[f"value_{end}"] else None
+                    claim = Claim(**words)
                 except LedgerError as error:
                     raise LedgerError(f"{path}, line {line}: {error}.") from None
                 except (KeyError, TypeError, ValueError) as error:
@@ -136,10 +142,15 @@ def by_bounds(spans: Iterable[tuple[float, float]], least: float = -math.inf, mo
     return "not reproduced" if all(high < least or low > most for low, high in found) else "partly"
 
 
+def untested(why: str, ours: Sequence[Any] = ()) -> Judgement:
+    """Return the judgement that records decide nothing."""
+    return Judgement("not tested here", why, ours)
+
+
 def undecided(reasons: Iterable[str], ours: Sequence[Any] = ()) -> Judgement | None:
     """Return the first reason why records decide nothing, if there is one; the others are empty."""
     why = next(filter(None, reasons), "")
-    return Judgement("not tested here", why, ours) if why else None
+    return untested(why, ours) if why else None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from bench.core.intervals import Estimate
-from figures.claims.claims import Claim, Judgement, Outcome, undecided
+from figures.claims.claims import Claim, Judgement, Outcome, undecided, untested
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
 from figures.stats.cells import TimesAndMemory
 from figures.stats.sizes import FULL_SIZE_PARAMETERS
@@ -48,7 +48,8 @@ ON_CPU = "The claim is about a GPU; times of a CPU cannot decide it."
 
 #: What cuBLAS holds in MiB beside a prediction, in words.
 _WITH = ", with cuBLAS's workspace"
-WORKSPACES = {"": 0.0, f"{_WITH} before Hopper (8.1 MiB)": 8.125, f"{_WITH} on Hopper (32 MiB)": 32.0}
+WORKSPACES = {"": 0.0, f"{_WITH} before Hopper (8.1 MiB)": 8.125}
+WORKSPACES |= {f"{_WITH} on Hopper (32 MiB)": 32.0}
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,11 @@ def _tally(grades: Sequence[Grade], need: float | None, expected: int) -> str:
 
 def decide(claim: Claim, points: Sequence[RatioPoint], expected: int, slack: float) -> Judgement:
     """Return the judgement on a claim by the ratios found, of which there should be so many."""
-    judged = [(p, p.ratio.low, p.ratio.high) for p in points if p.ratio.low is not None and p.ratio.high is not None]
+    bounded = [(point, point.ratio.low, point.ratio.high) for point in points]
+    judged = [(point, low, high) for point, low, high in bounded if low is not None and high is not None]
     if not judged:
-        why = "Fewer than two undisturbed blocks." if points else "No pair of finished cells to compare."
-        return Judgement("not tested here", why, points)
+        blocks, pairs = "Fewer than two undisturbed blocks.", "No pair of finished cells to compare."
+        return untested(blocks if points else pairs, points)
     need = None if claim.low is None else claim.low - slack
     grades = [grade(low, high, need) for _, low, high in judged]
     why = _tally(grades, need, expected)
@@ -181,7 +183,8 @@ def time_points(
         ratio = time_ratio(one["record"], other["record"])
         if ratio is not None:
             where = {"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind]
-            points.append(RatioPoint("time", batch, ratio, _source((where, how), one, other, named), page.kind))
+            source = _source((where, how), one, other, named)
+            points.append(RatioPoint("time", batch, ratio, source, page.kind))
     return points
 
 
@@ -196,13 +199,14 @@ def memory_points(above: pd.DataFrame, below: pd.DataFrame, named: bool = False)
     The sides are lines of a page's table with a ``form``, which the words have if ``named``.
     """
     measured, finished = ["allocated_mib", "reserved_mib"], ("ok", "no time")
-    columns = ["batch_size", "form", *(name for name in ("cuda_peak_mib", "cpu_peak_mib") if name in above)]
+    columns = ["batch_size", "form", *above.columns.intersection(["cuda_peak_mib", "cpu_peak_mib"])]
     above, below = (
         side[columns].join(side[measured].where(side["time_status"].isin(finished))) for side in (above, below)
     )
     predicted = {f"for cuda, predicted{words}": ("cuda_peak_mib", held) for words, held in WORKSPACES.items()}
+    allocated = {f"{name} on CUDA": (f"{name}_mib", 0.0) for name in ("allocated", "reserved")}
     sources: list[tuple[str, dict[str, tuple[str, float]]]] = [
-        ("cuda", {"allocated on CUDA": ("allocated_mib", 0.0), "reserved on CUDA": ("reserved_mib", 0.0)}),
+        ("cuda", allocated),
         ("cuda", predicted),
         ("cpu", {"for cpu, predicted": ("cpu_peak_mib", 0.0)}),
     ]
@@ -221,8 +225,8 @@ def memory_points(above: pd.DataFrame, below: pd.DataFrame, named: bool = False)
 
 def not_full_size(page: TimesAndMemory) -> str:
     """Return why these records decide nothing about the paper's model; empty where they may."""
-    dense = {record.parameters for record in page.shown if record.arm == "dense" and record.parameters is not None}
-    other = dense - {FULL_SIZE_PARAMETERS}
+    dense = page.df.loc[page.df["arm"] == "dense", "parameters"].dropna()
+    other = {*dense} - {FULL_SIZE_PARAMETERS}
     return "The dense model of these records is not the paper's full-size one." if other else ""
 
 
@@ -272,15 +276,15 @@ def ratio_rule(
             points = [point for point in found if point.batch_size in batches]
             shown = [point for point in found if point.quantity == "time" or point in points]
             if device == "cuda" and page.kind == "cpu":
-                return Judgement("not tested here", ON_CPU, beside(page, table) if beside else shown)
+                return untested(ON_CPU, beside(page, table) if beside else shown)
             decisive = [point for point in points if point.kind == "cuda"]
             if found and not any(point.kind == "cuda" for point in found):
                 why = "The claim is about a GPU; predictions for a CPU cannot decide it."
-                return Judgement("not tested here", why, found)
+                return untested(why, found)
             reasons = (condition(page) for condition in required)
-            untested = undecided(reasons, decisive or (beside(page, table) if beside else ()))
+            reason = undecided(reasons, decisive or (beside(page, table) if beside else ()))
             missing = len(parts) * len(batches) - len({(point.quantity, point.batch_size) for point in decisive})
-            return untested or decide(claim, decisive, len(decisive) + missing, slack)
+            return reason or decide(claim, decisive, len(decisive) + missing, slack)
 
         return judge
 

@@ -32,7 +32,7 @@ class Rule:
 
     Example:
         >>> def judge(claim, page, rows):
-        ...     return Judgement("not tested here", "made up")
+        ...     return untested("made up")
         >>> rule = Rule("lte-time", "epoch time, lte / comera", REACHES, "cuda", 0.5, "x", judge=judge)
         >>> rule.expression, rule.tolerance_text
         ('epoch time, lte / comera >= published - tolerance', '0.5x')
@@ -62,4 +62,5 @@ class Rule:
     def verdict(self, claim: Claim, selection: Any, rows: Any) -> Verdict:
         """Return what one page of records makes of the claim."""
         published = self.judge(claim, selection, rows)
-        return Verdict(claim, selection.device, published, self.fair(claim, selection, rows) if self.fair else None)
+        fair = self.fair(claim, selection, rows) if self.fair else None
+        return Verdict(claim, selection.device, published, fair)

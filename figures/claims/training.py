@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from figures.arms import COMERA
-from figures.claims.claims import Claim, Finding, Judgement, Outcome, by_bounds, undecided
+from figures.claims.claims import Claim, Finding, Judgement, Outcome, by_bounds, undecided, untested
 from figures.claims.rule import AT_MOST, REACHES, Rule
 from figures.frame import each
 from figures.stats import studies
@@ -107,11 +107,11 @@ def _size_rule(slot: TrainingSlot, part: str) -> Rule:
         runs = study.finished[study.finished["slot"] == slot]
         sizes, other = runs[column], other_model(study)
         if runs.empty or sizes.isna().any():
-            return Judgement("not tested here", other or f"{_absent(row)}.")
+            return untested(other or f"{_absent(row)}.")
         words = f"{heading}, {study.dataset}, {row.score.seeds_text}"
         found = [Finding(words, spread_text(sizes, unit))]
         if other:
-            return Judgement("not tested here", other, found)
+            return untested(other, found)
         if is_dense:
             within = f"ithin {SAME_SIZE:.0%} of the published size"
             if abs(sizes.mean() / published - 1) <= SAME_SIZE:
@@ -128,7 +128,7 @@ def _size_rule(slot: TrainingSlot, part: str) -> Rule:
             why = f"{settings} alone gives {spread_text(enforced, unit)}; {bound:g}{unit} is asked.{apart}"
             return Judgement("by construction", why, found)
         if void := _learned_nothing(study, row):
-            return Judgement("not tested here", void, found)
+            return untested(void, found)
         if hold(sizes):
             more = "; more than published" if not is_size and sizes.min() > published + slack else ""
             why = f"{'At most' if is_size else 'Reaches'} {bound:g}{unit}{more}.{apart}"
@@ -148,8 +148,8 @@ def _size_rule(slot: TrainingSlot, part: str) -> Rule:
 
 def _against(score: Score, bound: float, words: str, found: Finding) -> Judgement:
     outcome = by_bounds([score.span], least=bound)
-    which = {"reproduced": "Both bounds lie", "not reproduced": "Neither bound lies", "partly": "Only one bound lies"}
-    return Judgement(outcome, f"{which[outcome]} {words}.", (found,))
+    which = {"reproduced": "Both bounds lie", "not reproduced": "Neither bound lies"}
+    return Judgement(outcome, f"{which.get(outcome, 'Only one bound lies')} {words}.", (found,))
 
 
 def _accuracy_rule(slot: TrainingSlot) -> Rule:
@@ -157,7 +157,7 @@ def _accuracy_rule(slot: TrainingSlot) -> Rule:
         row, published = study.row(slot), claim.low or 0.0
         ours, per_epoch, reasons = row.score, study.steps_per_epoch, [other_model(study)]
         if ours is None:
-            return Judgement("not tested here", reasons[0] or f"{_absent(row)}.")
+            return untested(reasons[0] or f"{_absent(row)}.")
         steps, reached = int(row.train_steps), ours.text(unit=True)
         length = f"{steps / per_epoch:.2g} epochs" if per_epoch else f"{steps} steps"
         found = Finding(f"{study.metric.text} on {study.dataset}, {ours.seeds_text}, {length}", reached)
@@ -175,12 +175,13 @@ def _accuracy_rule(slot: TrainingSlot) -> Rule:
 
 def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
     """Early stage against dense after as many steps; void where dense itself does not surely beat the probe."""
-    row, dense, probe, reasons = study.row(EARLY), study.row(DENSE_RUN), study.metric.probe, [other_model(study)]
+    row, dense, probe = study.row(EARLY), study.row(DENSE_RUN), study.metric.probe
+    reasons = [other_model(study)]
     apart = row.apart
     if apart is None:
         missing = "; ".join(_absent(one) for one in (row, dense) if one.score is None)
         why = missing or "dense has no accuracy after as many steps of the same seed"
-        return Judgement("not tested here", f"No pair of runs to compare: {why}.")
+        return untested(f"No pair of runs to compare: {why}.")
     points, seeds = apart.text(sign=True, unit=True), apart.seeds_text
     words = (
         f"{row.run} reached {row.score.text(unit=True)} on {study.dataset}, dense after as many steps "
@@ -194,7 +195,8 @@ def _judge_same_accuracy(_: Claim, study: Study, __: Any) -> Judgement:
         inconclusive = f", inconclusive with {seeds}" if apart.seeds < SEEDS_NEEDED else ""
         reasons.append(f"The claim is about MNLI; {words}{inconclusive}.")
     if apart.seeds < SEEDS_NEEDED:
-        reasons.append(f"Inconclusive: {seeds}, {SEEDS_NEEDED} are needed to tell {MARGIN:g} points; {words}.")
+        needed = f"{SEEDS_NEEDED} are needed to tell {MARGIN:g} points"
+        reasons.append(f"Inconclusive: {seeds}, {needed}; {words}.")
     return undecided(reasons, (found,)) or _against(apart, -MARGIN, f"above -{MARGIN:g} points", found)
 
 
@@ -212,7 +214,7 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
             found.append(Finding(heading, f"{row.run}: {', '.join(gone) or 'none'}"))
     if not removed:
         why = f"No late stage finished: {absent or 'no late stage was asked for'}."
-        return Judgement("not tested here", why)
+        return untested(why)
     some = sum(map(bool, removed.values()))
     why = f"After a late stage, layers of block {BLOCK} have lost all ranks in {some} of {len(removed)} seed(s)."
     unfinished = f"{why} Not finished: {absent}." if absent and not some else ""
@@ -241,10 +243,10 @@ _LATE_ACCURACIES = [_accuracy_rule(slot) for slot in studies.LATE.values()]
 #: Of the late stages, and of the paper's table on MNLI.
 LATE = (*_LATE_SIZES, *_LATE_ACCURACIES)
 MNLI = (
-    *(
-        _size_rule(*one)
-        for one in ((DENSE_RUN, "size"), (EARLY, "size"), (EARLY, "ratio"), (studies.LATE[0.2], "size"))
-    ),
+    _size_rule(DENSE_RUN, "size"),
+    _size_rule(EARLY, "size"),
+    _size_rule(EARLY, "ratio"),
+    _size_rule(studies.LATE[0.2], "size"),
     *_LATE_SIZES,
     *(_accuracy_rule(slot) for slot in (DENSE_RUN, EARLY)),
     *_LATE_ACCURACIES,

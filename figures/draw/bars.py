@@ -160,12 +160,14 @@ class BarPage:
     def _add(
         self, heading: str, table: pd.DataFrame, bars: pd.DataFrame, fills: Mapping[str, Fill], words: Mapping[str, str]
     ) -> None:
-        panels = {self.title.format(batch): part for batch, part in bars.groupby(table["batch_size"], sort=False)}
+        by_batch = bars.groupby(table["batch_size"], sort=False)
+        panels = {self.title.format(batch): part for batch, part in by_batch}
         self.bands.append(Band(heading, panels, fills, words))
 
     def draw(self, caption: Caption, rows: Sequence[str], references: int = 1, more: Sequence[str] = ()) -> Figure:
         """Draw all bands; ``more`` follows the notes on the picture, the rest is as :func:`draw_bars` has it."""
-        return draw_bars(caption, rows, self.bands, (*self.footnotes.lines(), *caption.of_picture, *more), references)
+        notes = (*self.footnotes.lines(), *caption.of_picture, *more)
+        return draw_bars(caption, rows, self.bands, notes, references)
 
 
 def draw_bars(
@@ -229,12 +231,15 @@ def _draw_panel(axes: Any, share: float, bars: pd.DataFrame, fills: Mapping[str,
     axes.set_ylim(len(bars) - 0.45, -0.55)
     axes.set_yticks([])
     intervals = 2 if reach.max() >= 10_000 else 3  # long labels need room
-    ticks = MaxNLocator(intervals, steps=[1, 2, 5, 10]).tick_values(0, reach.max()) if reach.max() else []
-    axes.set_xticks([tick for tick in ticks if 0 <= tick <= 0.88 * limit])  # none so far right that it meets the next
+    locator = MaxNLocator(intervals, steps=[1, 2, 5, 10])
+    ticks = locator.tick_values(0, reach.max()) if reach.max() else []
+    # none so far right that it meets the next panel's
+    axes.set_xticks([tick for tick in ticks if 0 <= tick <= 0.88 * limit])
     number_axis(axes.xaxis)
     for row, (end, bar) in enumerate(zip(reach, bars.to_dict("records"), strict=True)):
         if bar["instead"]:
-            note(axes, bar["instead"], (0.0, row), (3, 0), va="center", fontsize=7, style="italic", color=FAINT)
+            look = {"style": "italic", "color": FAINT}
+            note(axes, bar["instead"], (0.0, row), (3, 0), va="center", fontsize=7, **look)
             continue
         left = 0.0
         for name in parts:

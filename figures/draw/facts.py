@@ -45,7 +45,8 @@ class Machines(NamedTuple):
 
 def machines(records: Iterable[Record]) -> Machines:
     """Return the machines that records were measured on."""
-    ran = [record.machine for record in records if record.measure != "predict" and record.status == "ok"]
+    done = [record for record in records if record.measure != "predict" and record.status == "ok"]
+    ran = [record.machine for record in done]
     return Machines(len({*ran} - {None}), ran.count(None), len(ran))
 
 
@@ -69,8 +70,10 @@ class Timed(NamedTuple):
 
 def timed(records: Iterable[Record]) -> Timed:
     """Return of what the times in these records are."""
-    found = [means for record in records if record.status == "ok" and (means := block_means_ms(record))]
-    return Timed(span(map(len, found)), span(len({launch for launch, _ in blocks}) for blocks in found))
+    means = [block_means_ms(record) for record in records if record.status == "ok"]
+    found = [blocks for blocks in means if blocks]
+    launches = [{launch for launch, _ in blocks} for blocks in found]
+    return Timed(span(map(len, found)), span(map(len, launches)))
 
 
 def epochs(page: Page) -> list[str]:

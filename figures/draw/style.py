@@ -17,7 +17,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, Locator, NullLocator
 
 from figures.draw.plotted import plotted_digest
-from figures.text import bounds_words
 
 T = TypeVar("T", bound=Hashable)
 
@@ -76,7 +75,8 @@ class Stroke:
 
     @property
     def dots(self) -> dict[str, Any]:
-        return {"color": self.colour, "marker": self.marker, "markerfacecolor": self.colour if self.filled else "white"}
+        face = self.colour if self.filled else "white"
+        return {"color": self.colour, "marker": self.marker, "markerfacecolor": face}
 
     @property
     def look(self) -> dict[str, Any]:
@@ -121,12 +121,6 @@ def whiskers(axes: Any, places: Iterable[float], lows: Iterable[float], highs: I
     """Draw a vertical range or interval at each place."""
     for place, low, high in zip(places, lows, highs, strict=True):
         axes.plot([place, place], [low, high], **WHISKER)
-
-
-def bounds_handles(estimates: Iterable[Any]) -> list[Line2D]:
-    """Return the entry of a legend for the whiskers of these estimates, which says what they are; none without any."""
-    words = bounds_words(estimates)
-    return [Line2D([], [], **WHISKER, label=words)] if words else []
 
 
 def whisker_handles(kinds: Sequence[str]) -> list[Line2D]:
@@ -175,7 +169,8 @@ def to_bytes(figure: Figure, form: str) -> bytes:
     FigureCanvasAgg(figure)
     metadata: dict[str, Any] = {"Software": None}
     if form == "svg":
-        metadata = {"Date": None, "Creator": None, "Description": f"plotted data {plotted_digest(figure)}"}
+        digest = f"plotted data {plotted_digest(figure)}"
+        metadata = {"Date": None, "Creator": None, "Description": digest}
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, dpi=DPI, metadata=metadata, facecolor="white")
     return buffer.getvalue()

@@ -37,7 +37,8 @@ def _write(axes: Any, at: Point, text: str, size: float = _SMALL, **style: Any) 
 def badge(axes: Any, at: Point, number: int) -> None:
     """Draw the number of a product."""
     axes.add_patch(Circle(at, _BADGE, facecolor=INK, edgecolor="white", linewidth=0.5, zorder=6))
-    _write(axes, at, str(number), _TINY, color="white", va="center_baseline", fontweight="bold", zorder=7)
+    style = {"color": "white", "va": "center_baseline", "fontweight": "bold"}
+    _write(axes, at, str(number), _TINY, zorder=7, **style)
 
 
 def _tensor(axes: Any, at: Point, name: str) -> None:
@@ -101,7 +102,8 @@ def draw_network(axes: Any, layer: Any, steps: pd.DataFrame, width: float) -> No
     _write(axes, (middle, y_x), "x")
     _line(axes, (middle, y_x - 0.1), (middle, y_x - 0.2))
     _write(axes, (middle, 0.02), f"B = {layer.tokens:,}, N = {layer.in_features:,}")
-    _write(axes, ((half + 0.5) * step + (half - 1) * step / 2, foot - 0.2), f"M = {layer.out_features:,}")
+    middle = (xs[half + 1] + xs[2 * half]) / 2
+    _write(axes, (middle, foot - 0.2), f"M = {layer.out_features:,}")
 
 
 def draw_forward(axes: Any, steps: pd.DataFrame, width: float) -> None:
@@ -117,7 +119,8 @@ def draw_forward(axes: Any, steps: pd.DataFrame, width: float) -> None:
 
 def draw_backward(axes: Any, steps: pd.DataFrame, width: float) -> None:
     """Draw the same tree from the result down; a product on each arrow, numbered after the forward ones."""
-    forward, numbers = steps[steps["pass"] == "forward"], dict(zip(steps["result"], steps["number"], strict=True))
+    forward = steps[steps["pass"] == "forward"]
+    numbers = steps.set_index("result")["number"]
     places = _places(forward, width)
     results = set(forward["result"])
     for one in each(forward):
@@ -174,18 +177,8 @@ def _name_tensors(axes: Any, forward: pd.DataFrame, places: dict[str, Point], pr
 
 def _arrow(axes: Any, start: Point, end: Point, short: float) -> Point:
     """Draw an arrow that ends so much before ``end``; return its middle."""
-    axes.add_patch(
-        FancyArrowPatch(
-            start,
-            end,
-            arrowstyle="-|>,head_length=2.4,head_width=1.4",
-            shrinkA=0,
-            shrinkB=72 * short,
-            linewidth=0.8,
-            color=INK,
-            zorder=2,
-            mutation_scale=1,
-        )
-    )
+    style: dict[str, Any] = {"arrowstyle": "-|>,head_length=2.4,head_width=1.4", "mutation_scale": 1}
+    style |= {"shrinkA": 0, "shrinkB": 72 * short, "linewidth": 0.8, "color": INK, "zorder": 2}
+    axes.add_patch(FancyArrowPatch(start, end, **style))
     part = 0.5 * (1 - short / math.dist(start, end))
     return start[0] + part * (end[0] - start[0]), start[1] + part * (end[1] - start[1])

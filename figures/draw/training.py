@@ -77,7 +77,8 @@ def about_study(page: Study, table: Any = None, rows: pd.DataFrame | None = None
     """Return the same of a study, with what became of its runs, or of those in the given ``rows``."""
     rows = page.rows if rows is None else rows
     remarks = [(row.run, remark) for row in frame.each(rows) for remark in row.remarks_on_runs]
-    return about(page, rows["finished"].map(len), remarks, list(rows.loc[rows["status"] == NOT_RECORDED, "run"]))
+    missing = rows.loc[rows["status"] == NOT_RECORDED, "run"]
+    return about(page, rows["finished"].map(len), remarks, list(missing))
 
 
 class Standing(NamedTuple):
@@ -90,7 +91,8 @@ class Standing(NamedTuple):
 def standing(scores: Mapping[Any, Score | None], bound: float | None) -> Standing:
     """Return where the scores of runs stand beside a bound, all of them above where there is none."""
     found = {name: bound is None or one.beats(bound) for name, one in scores.items() if one}
-    return Standing([name for name, beats in found.items() if beats], [name for name in found if not found[name]])
+    above = [name for name, beats in found.items() if beats]
+    return Standing(above, [name for name in found if name not in above])
 
 
 def gathered(remarks: Iterable[tuple[str, str]]) -> list[tuple[list[str], str]]:
@@ -130,13 +132,9 @@ def _dense_below_probe(page: Runs) -> bool:
     if page.model.get("late_length"):
         points = points[points["stage"] == page.stages[0][0]]
     ends = points.drop_duplicates(["of", "seed"], keep="last").groupby("of")
-    scores = {of: score(page.metric, dict(zip(one["seed"], one["point"], strict=True))) for of, one in ends}
+    points_of = {of: dict(zip(one["seed"], one["point"], strict=True)) for of, one in ends}
+    scores = {of: score(page.metric, found) for of, found in points_of.items()}
     return bool(scores) and not standing(scores, page.metric.probe).above
-
-
-def nothing_finished(axes: Any) -> None:
-    """Say that there is nothing to draw."""
-    nothing_drawn(axes, "no finished run")
 
 
 def label(axes: Any, x: str, y: str, is_empty: bool) -> None:
@@ -144,7 +142,7 @@ def label(axes: Any, x: str, y: str, is_empty: bool) -> None:
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y, fontsize=8)
     if is_empty:
-        nothing_finished(axes)
+        nothing_drawn(axes, "no finished run")
 
 
 def whisker(axes: Any, x: float, low: float, high: float, **style: Any) -> None:

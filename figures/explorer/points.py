@@ -10,6 +10,7 @@ from bench.core.reading import loads, read_regular
 from bench.core.record import COLUMNS, Record
 from figures.explorer.questions import ALIKE, OWN, QUESTIONS, asked
 from figures.stats.time_values import time_of
+from figures.text import InputError
 
 
 class Axis(NamedTuple):
@@ -52,15 +53,16 @@ FILTERS: dict[str, str] = {
 }
 
 #: Columns that are long or that nobody reads, and a second time of a step.
-_LEFT_OUT = {"config_json", "workload_words", "library_versions", "schema_version", "step_time_median_ms"}
+_LEFT_OUT = {"config_json", "workload_words", "library_versions", "schema_version"}
+_LEFT_OUT |= {"step_time_median_ms"}
 
 
 #: Measures whose experiments have one workload, so that a batch and data can be given.
 _BY_BATCH = ("run", "predict", "train", "allocator_peak", "kept")
 
 
-class PredictionsError(ValueError):
-    """A file of predictions that cannot be read; the message is one sentence."""
+class PredictionsError(InputError):
+    """A file of predictions that cannot be read."""
 
 
 def command_of(record: Record) -> str:
@@ -115,8 +117,9 @@ def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """
     try:
         content = loads(read_regular(path).decode("utf-8"))
-        points, rest = content["points"], {name: content[name] for name in ("model", "largest", "notes")}
-        if not all(isinstance(point, dict) and "arm" in point and "device" in point for point in points):
+        points = content["points"]
+        rest = {name: content[name] for name in ("model", "largest", "notes")}
+        if not all(isinstance(point, dict) and {"arm", "device"} <= point.keys() for point in points):
             raise TypeError
     except OSError as error:
         raise PredictionsError(f"--model is {str(path)!r}, which cannot be read ({error.strerror}).") from None
@@ -133,7 +136,8 @@ def content_of(records: Sequence[Record], own: tuple[list[dict[str, Any]], Mappi
     points = [point for point in points if sum(axis in point for axis in AXES) > 1]
     points += own[0] if own else []
     known = {name for point in points for name in point}
-    axes = {name: axis._asdict() for name, axis in (AXES | metric_axes(records)).items() if name in known}
+    every = AXES | metric_axes(records)
+    axes = {name: axis._asdict() for name, axis in every.items() if name in known}
     return {
         "axes": axes,
         "filters": FILTERS,

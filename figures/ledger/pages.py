@@ -1,7 +1,8 @@
 """The claims ledger as text of 120 columns, as Markdown and as CSV."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -41,7 +42,6 @@ def _published(entry: Entry) -> str:
 
 
 def _decided_by(entry: Entry) -> str:
-    """Return the rule in words, beginning with its experiments."""
     return f"{', '.join(entry.experiments) or 'no experiment yet'}: {entry.rule.expression}"
 
 
@@ -66,6 +66,14 @@ def _compared(entries: Sequence[Entry]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def _table(widths: Mapping[str, int], title: str = "") -> Table:
+    look: dict[str, Any] = {"title": Text(title), "title_justify": "left"} if title else {}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH, **look)
+    for name, width in widths.items():
+        table.add_column(name, width=width)
+    return table
+
+
 def to_text(entries: Sequence[Entry]) -> str:
     """Return a table by artifact, for a terminal of 120 columns; the first line counts the outcomes."""
     page = io.StringIO()
@@ -76,9 +84,7 @@ def to_text(entries: Sequence[Entry]) -> str:
     console.print(Text(f"\n{COMPARED}\n{fairness(entries)}"))
     found = _compared(entries)
     if len(found):
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH)
-        for name, width in zip(found, (27, 38, 8, 38), strict=True):
-            table.add_column(str(name), width=width)
+        table = _table(dict(zip(map(str, found), (27, 38, 8, 38), strict=True)))
         for line in found.to_numpy():
             table.add_row(*map(Text, line))
             table.add_row()
@@ -91,9 +97,8 @@ def to_text(entries: Sequence[Entry]) -> str:
         table.add_row(*line)
     console.print(table)
     for artifact, group in _by_artifact(entries).items():
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH, title=Text(artifact), title_justify="left")
-        for name, width in (("claim, published", 27), ("decided by", 28), ("verdict", 15), ("ours, why", 41)):
-            table.add_column(name, width=width)
+        columns = {"claim, published": 27, "decided by": 28, "verdict": 15, "ours, why": 41}
+        table = _table(columns, artifact)
         for entry in group:
             rule = entry.rule
             tolerance = f"tolerance {rule.tolerance_text}, " if rule.tolerance else ""
@@ -116,11 +121,9 @@ def in_short(entries: Sequence[Entry]) -> str:
     """How far each figure and table has come, in one sentence."""
     counts = rolled_up(entries)
     agreeing = counts["reproduced"] + counts["given"]
-    parts = zip(counts["artifact"], counts["implemented"], counts["executed"], agreeing, strict=True)
-    words = ", ".join(
-        f"{artifact} {implemented} / {executed} / {agree}" for artifact, implemented, executed, agree in parts
-    )
-    return f"Claims implemented / executed / agreeing as published: {words}."
+    numbers = [one.astype(str) for one in (counts["implemented"], counts["executed"], agreeing)]
+    words = counts["artifact"] + " " + numbers[0] + " / " + numbers[1] + " / " + numbers[2]
+    return f"Claims implemented / executed / agreeing as published: {', '.join(words)}."
 
 
 def to_markdown_page(entries: Sequence[Entry]) -> str:
@@ -129,7 +132,8 @@ def to_markdown_page(entries: Sequence[Entry]) -> str:
     found, counts = _compared(entries), rolled_up(entries)
     if len(found):
         parts += [to_markdown(found, frozenset(found.columns)).rstrip()]
-    parts += [f"## {HOW_FAR}", in_short(entries), to_markdown(counts, frozenset({"artifact"})).rstrip()]
+    parts += [f"## {HOW_FAR}", in_short(entries)]
+    parts += [to_markdown(counts, frozenset({"artifact"})).rstrip()]
     parts += ["\n".join(f"* {note}" for note in _NOTES)]
     for artifact, group in _by_artifact(entries).items():
         lines = [
@@ -150,9 +154,11 @@ def to_markdown_page(entries: Sequence[Entry]) -> str:
             for one in entry.lines
         ]
         table = pd.DataFrame(lines)
-        own = ["published", "decided by", "tolerance", "on", "claim"]  # they stand in the claim's first line
+        # these stand in the claim's first line
+        own = ["published", "decided by", "tolerance", "on", "claim"]
         table.loc[table["claim"].duplicated(), own] = ""
-        parts += [f"## {artifact}", to_markdown(table, frozenset(table.columns) - {"published"}).rstrip()]
+        left = frozenset(table.columns) - {"published"}
+        parts += [f"## {artifact}", to_markdown(table, left).rstrip()]
     return "\n\n".join(parts) + "\n"
 
 

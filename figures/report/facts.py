@@ -55,7 +55,6 @@ def _undisturbed(records: Sequence[Record]) -> str:
 
 
 def _stages(records: Sequence[Record]) -> dict[str, str]:
-    """Return the steps of each stage of trainings."""
     stages: dict[str, set[int]] = {}
     for record in records:
         for stage in stages_of(record):

@@ -161,7 +161,6 @@ class TimesAndMemory(frame.Page):
 
 
 def _are(grid: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
-    """Return which cells of a grid have these values."""
     return (grid[list(values)] == list(values.values())).all(axis=1)
 
 

@@ -169,7 +169,8 @@ def score(metric: LeadingMetric, models: Mapping[int, MetricValue]) -> Score | N
     centre = share + z * z / (2 * examples)
     spread = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
     scale = right / (1 + z * z / examples)  # Wilson's score interval
-    return Score(metric, right * share, scale * (centre - spread), scale * (centre + spread), examples, 1, "interval")
+    low, high = scale * (centre - spread), scale * (centre + spread)
+    return Score(metric, right * share, low, high, examples, 1, "interval")
 
 
 def difference(

@@ -40,8 +40,9 @@ MIB = 4 / 2**20
 
 
 #: The columns of candidates, where there are none.
-_PLAN = ["shape", "name", "chosen", "segments", "products", "ranks", "flops", "saved_mib", "largest_mib"]
-_PLAN += ["estimated_ms", "ms", "measured_ms", "blocks", "once", "message", "dense", "dense_ms"]
+_PLAN = ["shape", "name", "chosen", "segments", "products", "ranks", "flops", "saved_mib"]
+_PLAN += ["largest_mib", "estimated_ms", "ms", "measured_ms", "blocks", "once"]
+_PLAN += ["message", "dense", "dense_ms"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -138,20 +139,21 @@ def products_of(products: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         >>> (steps["result"] + " = " + steps["left"] + " · " + steps["right"]).tolist()
         ['y = x · G1', 'dx = dy · G1ᵀ', 'dG1 = xᵀ · dy']
     """
-    lines = [{"pass": "forward", **one} for one in products]
+    lines: list[dict[str, Any]] = [{"pass": "forward", **one} for one in products]
     kept: dict[str, float] = {}
     for one in reversed(products):
         left, right, gradient = one["left"], one["right"], f"d{one['result']}"
         rows, inner, columns = one["rows"], one["inner"], one["columns"]
         of_left = {"left": gradient, "right": f"{right}ᵀ", "result": f"d{left}"}
         of_right = {"left": f"{left}ᵀ", "right": gradient, "result": f"d{right}"}
-        lines.append({"pass": "backward", **of_left, "rows": rows, "inner": columns, "columns": inner})
-        lines.append({"pass": "backward", **of_right, "rows": inner, "inner": rows, "columns": columns})
+        of_left |= {"rows": rows, "inner": columns, "columns": inner}
+        of_right |= {"rows": inner, "inner": rows, "columns": columns}
+        lines += [{"pass": "backward", **one} for one in (of_left, of_right)]
         kept |= {left: MIB * rows * inner, right: MIB * inner * columns}
     df = pd.DataFrame(lines)
+    df.insert(1, "number", df.index + 1)
     rows, inner, columns = df["rows"], df["inner"], df["columns"]
     return df.assign(
-        number=df.index + 1,
         flops=2 * rows * inner * columns,
         moved_mib=MIB * (rows * inner + inner * columns + rows * columns),
         kept_mib=df["result"].map(kept),

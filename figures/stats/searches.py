@@ -26,8 +26,9 @@ _SLOT = ["arm", "optimizer", "ratio"]
 
 #: The columns that are equal for all trainings of a page: model, data, length, recipe but for optimizer and rates.
 SETTING = (
-    *(*frame.MODEL, "data_hash", "batch_size", "precision", "stages.*", "training.schedule.*", "training.recipe.*"),
-    *("!training.recipe.optimizer", "!training.recipe.lr", "!training.recipe.momentum", "!training.recipe.per_core"),
+    *(*frame.MODEL, "data_hash", "batch_size", "precision", "stages.*"),
+    *("training.schedule.*", "training.recipe.*"),
+    *(f"!training.recipe.{name}" for name in ("optimizer", "lr", "momentum", "per_core")),
 )
 
 

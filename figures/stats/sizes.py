@@ -1,4 +1,8 @@
-"""Sizes of models: told by the parameters that records hold, never by the name of an arm."""
+"""Sizes of models, told by the parameters that records hold and never by the name of an arm; and the smallest ones."""
+
+from typing import NamedTuple
+
+from bench.core.record import Record
 
 #: Parameters of the paper's dense encoder.
 FULL_SIZE_PARAMETERS = 66_957_315
@@ -14,3 +18,27 @@ def equal_size(one: float | None, other: float | None) -> bool:
     (True, False, False)
     """
     return bool(one and other) and abs(one / other - 1) <= TOLERANCE  # type: ignore[operator]
+
+
+class Reach(NamedTuple):
+    """A method's compression ratios go at most to this one, or begin at it.
+
+    >>> str(Reach("most", 145.07))
+    'at most 145x'
+    """
+
+    side: str  # "most" or "least"
+    ratio: float
+
+    def __str__(self) -> str:
+        return f"at {self.side} {self.ratio:.3g}x"
+
+
+def reach_of(*records: Record | None) -> Reach | None:
+    """Return the end that the first of the records names, whose ratio lies beyond it; None where none does."""
+    for record in records:
+        found = record.samples.get("reach", {}) if record else {}
+        for name, side in (("largest", "most"), ("smallest", "least")):
+            if name in found:
+                return Reach(side, float(found[name]))
+    return None

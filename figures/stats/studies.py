@@ -240,8 +240,8 @@ def comparable(
 
 def newest_probes(df: pd.DataFrame) -> dict[tuple[str, str], Record]:
     """Return the newest finished probe by dataset and workload."""
-    probes = df[(df["measure"] == "probe") & (df["status"] == "ok")]
-    return frame.by_cell(frame.oldest_first(probes), ["dataset", "workload"])
+    probes = frame.oldest_first(df[(df["measure"] == "probe") & (df["status"] == "ok")])
+    return {(one.dataset, one.workload): one.record for one in frame.each(probes)}
 
 
 def _by_dataset(records: Records) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:

@@ -15,6 +15,7 @@ from bench.core.record import Record
 from bench.core.samples import disturbed_blocks
 from bench.core.times import rare_estimate_ms, step_means_ms, step_time_ms, steps_per_epoch
 from bench.core.vocabulary import MNLI_TRAIN_ROWS
+from figures.columns import time_column
 from figures.frame import known
 from figures.text import NOT_IN_GRID, NOT_RECORDED, bounds, pairing
 
@@ -103,9 +104,11 @@ def time_columns(
         asked: which cells the grid has.
         rare: whether the part in rare events has columns of its own.
     """
-    name, rare_name = {"epoch": ("epoch_time_s", "epoch_rare_s"), "step": ("step_time_ms", "step_rare_ms")}[per]
-    names = ["time_status", "time_message", *bounds(name, None), *(bounds(rare_name, None) if rare else ())]
-    names += [*bounds(f"time_over_{over}", None), "time_pairing", "launches", "blocks", "disturbed_blocks"]
+    name = time_column(per)
+    rare_name, ratio_name = name.replace("time", "rare"), f"time_over_{over}"
+    names = ["time_status", "time_message", *bounds(name, None)]
+    names += [*(bounds(rare_name, None) if rare else ()), *bounds(ratio_name, None)]
+    names += ["time_pairing", "launches", "blocks", "disturbed_blocks"]
     lines = []
     for record, reference, is_asked in zip(known(records), known(references), asked, strict=True):
         time = time_of(record, per) if is_asked else None
@@ -120,7 +123,7 @@ def time_columns(
                 "time_message": record.message if record and is_asked else "",
                 **bounds(name, time and time.total),
                 **(bounds(rare_name, time and time.rare) if rare else {}),
-                **bounds(f"time_over_{over}", ratio),
+                **bounds(ratio_name, ratio),
                 "time_pairing": pairing(ratio),
                 "launches": time and time.total.launches,
                 "blocks": time and time.total.blocks,

@@ -3,66 +3,62 @@
 import pandas as pd
 import pytest
 
-from figures.columns import FORMATS, across, bounds_kinds, format_of, left_columns, readable, table_of, unit_of
+from figures import columns
+from figures.columns import across, bounds_kinds, format_of, readable
 from figures.text import rounded, significant, to_markdown
 
-LINE = {"arm": "dense", "batch_size": 8, "time_status": "ok", "time_message": "", "step_time_ms": 44.0}
+LINE: dict[str, object] = {"arm": "dense", "batch_size": 8, "older_code": False}
+LINE |= {"time_status": "ok", "step_time_ms": 44.0}
 
 
-def written(**columns: object) -> dict[str, str]:
-    """A line with these columns as people read it."""
-    [line] = readable(table_of([{**LINE, **columns}])).to_dict("records")
-    return {str(heading): str(cell) for heading, cell in line.items()}
+def table(*lines: dict[str, object]) -> pd.DataFrame:
+    """A table whose lines differ from LINE in these columns."""
+    return pd.DataFrame([{**LINE, **line} for line in lines])
 
 
 @pytest.mark.parametrize(
-    ("columns", "cell"),
+    ("line", "heading", "cell"),
     [
-        ({}, "44.0"),
-        ({"step_time_ms_low": 43.0, "step_time_ms_high": 45.5}, "44.0 [43.0, 45.5]"),
-        ({"step_time_ms_low": 44.0, "step_time_ms_high": 44.0}, "44.0"),
-        ({"step_time_ms": 1234.5}, "1,235"),
-        ({"step_time_ms": 0.0}, "0"),
+        ({}, "step, ms", "44.0"),
+        ({"step_time_ms_low": 43.0, "step_time_ms_high": 45.5}, "step, ms", "44.0 [43.0, 45.5]"),
+        ({"step_time_ms_low": 44.0, "step_time_ms_high": 44.0}, "step, ms", "44.0"),
+        ({"step_time_ms": None, "time_status": "oom"}, "step, ms", "oom"),
+        ({"step_time_ms": None, "time_status": "not recorded"}, "step, ms", "not recorded"),
+        ({"step_time_ms": None, "time_status": "not in the grid"}, "step, ms", "-"),
+        ({"step_time_ms": None}, "step, ms", "-"),
+        ({"time_over_comera": 4.4, "time_pairing": "paired"}, "time / comera", "4.40x"),
+        ({"time_over_comera": 4.4, "time_pairing": "unpaired"}, "time / comera", "4.40x ‡"),
+        ({"time_over_comera": 4.4, "time_pairing": ""}, "time / comera", "4.40x"),
+        ({"time_over_comera": None, "arm": "comera"}, "time / comera", "1"),  # to itself
+        ({"older_code": True}, "arm", "dense †"),
     ],
 )
-def test_a_number_has_three_digits_and_its_bounds_where_it_varies(columns: dict[str, object], cell: str) -> None:
-    assert written(**columns)["step, ms"] == cell
+def test_a_cell_has_its_number_bounds_and_marks_or_says_why_there_is_none(
+    line: dict[str, object], heading: str, cell: str
+) -> None:
+    written = readable(table(line, {"time_over_comera": 1.0}))[heading]
+    assert written[0] == cell
+    assert "†" not in written[1]
 
 
-@pytest.mark.parametrize(
-    ("status", "cell"), [("oom", "oom"), ("not recorded", "not recorded"), ("not in the grid", "-"), ("ok", "-")]
-)
-def test_a_cell_without_number_says_why(status: str, cell: str) -> None:
-    lines = [{**LINE, "step_time_ms": None, "time_status": status}, LINE]
-    assert readable(table_of(lines))["step, ms"][0] == cell
-
-
-@pytest.mark.parametrize(("pairing", "cell"), [("paired", "4.40x"), ("unpaired", "4.40x ‡"), ("", "4.40x")])
-def test_a_ratio_is_marked_where_its_sides_were_not_timed_together(pairing: str, cell: str) -> None:
-    assert written(time_over_comera=4.4, time_pairing=pairing)["time / comera"] == cell
-
-
-def test_what_others_are_compared_with_is_one_and_older_code_marks_a_line_once() -> None:
-    lines = [{**LINE, "arm": "comera", "time_over_comera": None}, {**LINE, "time_over_comera": 4.4}]
-    assert list(readable(table_of(lines))["time / comera"]) == ["1", "4.40x"]
-    found = readable(table_of([{**LINE, "older_code": True}, {**LINE, "older_code": False}]))
-    assert list(found["arm"]) == ["dense †", "dense"]
-    assert not any("†" in str(cell) for cell in found.drop(columns="arm").to_numpy().flat)
+def test_older_code_marks_a_line_once() -> None:
+    [line] = readable(table({"older_code": True, "toggles": "fp32"})).to_numpy()
+    assert list(line) == ["dense †", "8", "44.0", "fp32"]
 
 
 def test_columns_without_any_value_are_left_out_unless_asked_for() -> None:
-    table = table_of([{**LINE, "allocated_mib": None}])
-    assert "allocated MiB" not in readable(table)
-    assert list(readable(table, ["arm", "allocated_mib"]).iloc[0]) == ["dense", "-"]
+    found = table({"allocated_mib": None})
+    assert "allocated MiB" not in readable(found)
+    assert list(readable(found, ["arm", "allocated_mib"]).iloc[0]) == ["dense", "-"]
 
 
 @pytest.mark.parametrize(
     ("seconds", "unit", "factor"), [(100.0, "seconds", 1.0), (200.0, "minutes", 1 / 60), (9e4, "hours", 1 / 3600)]
 )
 def test_the_unit_of_epochs_suits_the_longest(seconds: float, unit: str, factor: float) -> None:
-    table = table_of([{**LINE, "epoch_time_s": one} for one in (seconds, seconds / 50)])
-    assert unit_of(table, "epoch") == (unit, pytest.approx(factor))
-    shown = readable(table)[f"epoch, {unit}"][0].replace(",", "")
+    found = table({"epoch_time_s": seconds}, {"epoch_time_s": seconds / 50})
+    assert columns.unit_of(found, "epoch") == (unit, pytest.approx(factor))
+    shown = readable(found)[f"epoch, {unit}"][0].replace(",", "")
     assert float(shown) == pytest.approx(seconds * factor, rel=0.01)
 
 
@@ -76,34 +72,35 @@ def test_the_unit_of_epochs_suits_the_longest(seconds: float, unit: str, factor:
     ],
 )
 def test_bounds_are_called_what_they_are(kind: str, launches: int, words: list[str]) -> None:
-    line = {**LINE, "step_time_ms_low": 43.0, "step_time_ms_high": 45.0, "step_time_ms_bounds": kind}
-    assert bounds_kinds(table_of([{**line, "launches": launches}])) == words
-    assert bounds_kinds(table_of([{**line, "step_time_ms_high": 43.0, "launches": launches}])) == []
+    line = {"launches": launches, "step_time_ms_bounds": kind, "step_time_ms_low": 43.0}
+    assert bounds_kinds(table({**line, "step_time_ms_high": 45.0})) == words
+    assert bounds_kinds(table({**line, "step_time_ms_high": 43.0})) == []
 
 
 def test_a_table_across_has_a_line_per_arm_and_the_ratio_in_parentheses() -> None:
     ratio = {"time_over_comera": 4.4, "time_over_comera_low": 4.0, "time_over_comera_high": 5.0}
-    lines = [{**LINE, **ratio}, {**LINE, "batch_size": 16, "step_time_ms": None, "time_status": "oom"}]
-    lines += [{**LINE, "arm": "comera", "step_time_ms": 10.0}, {**LINE, "arm": "comera", "batch_size": 16}]
-    table = across(table_of(lines), "arm", "batch_size", {"step_time_ms": "time_over_comera"})
-    assert table.to_dict("records") == [
+    lines = [ratio, {"batch_size": 16, "step_time_ms": None, "time_status": "oom"}]
+    lines += [{"arm": "comera", "step_time_ms": 10.0}, {"arm": "comera", "batch_size": 16}]
+    found = across(table(*lines), "arm", "batch_size", {"step_time_ms": "time_over_comera"})
+    assert found.to_dict("records") == [
         {"arm": "dense", "step, ms, batch 8": "44.0 (4.40x)", "step, ms, batch 16": "oom"},
         {"arm": "comera", "step, ms, batch 8": "10.0", "step, ms, batch 16": "44.0"},
     ]
 
 
 def test_numbers_stand_to_the_right_also_where_some_are_missing() -> None:
-    table = pd.DataFrame({"arm": ["a", "b", "c"], "ms": ["1.0 [0.9, 1.1]", "oom", "2"], "why": ["no", "", "it"]})
-    assert left_columns(table) == {"arm", "why"}
+    numbers = {"ms": ["1.0 [0.9, 1.1]", "oom", "2"], "arm": ["a", "b", "c"]}
+    found = pd.DataFrame({**numbers, "why": ["no", "", "it"]})
+    assert columns.left_columns(found) == {"arm", "why"}
 
 
 def test_details_are_in_the_csv_alone_and_patterns_take_the_name_of_what_they_are_over() -> None:
-    for column in ("time_over_comera_low", "time_over_comera_bounds", "cuda_activations_mib", "launches"):
-        assert format_of(column) is None
+    for end in ("time_over_comera_low", "time_over_comera_bounds", "cuda_activations_mib", "blocks"):
+        assert format_of(end) is None
     found = format_of("time_over_low_rank")
     assert found is not None
     assert found.heading == "time / low rank"
-    assert all(one.heading for one in FORMATS.values())
+    assert all(one.heading for one in columns.FORMATS.values())
 
 
 @pytest.mark.parametrize(
