@@ -43,6 +43,10 @@ MATCHED = {"": {}, "size": {"ratio": 44.9}, "rank": {"rank": 30, "embedding_rank
 CALM = {"disturbed": 1e9}
 
 
+def kind_of(device: str) -> str:
+    return "cuda" if device == CUDA else "cpu"
+
+
 def settings(**sections: Any) -> str:
     """The cell of a record."""
     return json.dumps({"workload_settings": {}, "timing_settings": CALM, **sections})
@@ -52,7 +56,7 @@ def record(arm: str = "comera", batch: int = 1, *, measure: str = "run", device:
     """A record that is ``ok`` and empty unless ``columns`` say otherwise."""
     named, _, variant = arm.partition(":")
     method, _, match = named.partition("@")
-    target = columns.get("predicted_for") or ("cuda" if device == CUDA else "cpu")
+    target = columns.get("predicted_for") or kind_of(device)
     experiment = "fig1" if measure == "run" else "fig1_memory"
     values: dict[str, Any] = {
         "cell_id": f"{experiment}-{named}-{variant}-{batch}-{target}".replace("@", "-"),
@@ -135,8 +139,8 @@ def epochs(device: str = CPU, batches: Sequence[int] = (1, 8), **columns: Any) -
         for batch in batches:
             means = [cost * batch * ms for ms in (10.0, 12.0, 11.0)]
             size = 100.0 * cost * batch
-            kind = "cuda" if device == CUDA else "cpu"
-            found.append(timed(arm, means, batch, device=device, **peaks(size, kind), **columns))
+            held = peaks(size, kind_of(device))
+            found.append(timed(arm, means, batch, device=device, **held, **columns))
             plan = {"measure": "predict", "predicted_for": "cuda", "device": device}
             found.append(record(arm, batch, **plan, **peaks(0.9 * size)))
     return found
@@ -146,7 +150,6 @@ def looked_up(variant: str, means: Sequence[float], batch: int = 10_000, **colum
     """A timed look-up of Fig. 5: CoMERA's with an order of products, or a dense table."""
     dense = {"uncompressed": "dense", "uncompressed, sparse": "dense:sparse"}.get(variant)
     method = {"lr": 1.0} if dense else {"lookup": variant, "table_ranks": 32}
-    device = columns.get("device", CPU)
     layer = {"rows": 30522, "columns": 768, "optimizer_step": columns.pop("step", False)}
     values = {
         "cell_id": f"{variant}-{batch}-{layer['optimizer_step']}-{columns.get('dataset')}".replace(", ", "-"),
@@ -155,7 +158,7 @@ def looked_up(variant: str, means: Sequence[float], batch: int = 10_000, **colum
         "dataset": "zipf",
         "sequence_length": 1,
         "config_json": settings(
-            device="cuda" if device == CUDA else "cpu", method_settings=method, workload_settings=layer
+            device=kind_of(columns.get("device", CPU)), method_settings=method, workload_settings=layer
         ),
     }
     return timed(dense or "comera", means, batch, **(values | columns))
@@ -175,11 +178,52 @@ def toggled(arm: str, on: str, means: Sequence[float], batch: int = 32, **column
     return timed(arm, means, batch, **(values | columns))
 
 
+ROUNDS = (10.0, 12.0, 11.0, 13.0, 14.0)
+
+
+def raced(
+    ratios: dict[int, float], rival: str, device: str = CUDA, spread: float = 0.01, **columns: Any
+) -> list[Record]:
+    """CoMERA and one rival, whose time is ``ratios[batch]`` times CoMERA's; with CUDA Graph on a GPU."""
+    columns = {"cuda_graph": device == CUDA, "device": device} | columns
+    found = []
+    for batch, ratio in ratios.items():
+        found.append(timed("comera", ROUNDS, batch, **columns))
+        noisy = [ms * (ratio + spread * (i - 2)) for i, ms in enumerate(ROUNDS)]
+        found.append(timed(rival, noisy, batch, **columns))
+    return found
+
+
+def graphs(ratios: dict[int, float], on: str = "graph", spread: float = 0.01, **columns: Any) -> list[Record]:
+    """Fig. 7: dense takes ``ratios[batch]`` times CoMERA's time."""
+    found = []
+    for batch, ratio in ratios.items():
+        noisy = [ms * (ratio + spread * (i - 2)) for i, ms in enumerate(ROUNDS)]
+        found += [toggled("comera", on, ROUNDS, batch, **columns)]
+        found += [toggled("dense", on, noisy, batch, **columns)]
+    return found
+
+
+def lookups(
+    ratio: float,
+    device: str = CUDA,
+    batches: Sequence[int] = (10_000, 20_000, 40_000),
+    **place: Any,
+) -> list[Record]:
+    """Fig. 5: the plain look-up takes ``ratio`` times as long and as much memory."""
+    found = []
+    for batch in batches:
+        for variant, size in (("optimized", 1e6), ("plain", 1e6 * ratio)):
+            own = {"device": device, **peaks(size, kind_of(device)), **place}
+            found.append(looked_up(variant, [size] * 5, batch, **own))
+    return found
+
+
 def swept(arm: str, ratio: float | None, means: Sequence[float], batch: int = 8, **columns: Any) -> Record:
     """A step of Fig. 12 at a whole-model ratio; dense has that of its job, beside which it was timed."""
     own = {} if arm == "dense" else {"ratio": ratio}
     own |= columns.pop("settings", {})
-    target = columns.get("predicted_for") or ("cuda" if columns.get("device") == CUDA else "cpu")
+    target = columns.get("predicted_for") or kind_of(columns.get("device", CPU))
     values = {
         "cell_id": f"ratios-{arm}-{ratio}-{batch}-{columns.get('measure')}",
         "experiment": "ratios",
@@ -203,23 +247,33 @@ def out_of_reach(ratio: float, limit: float) -> dict[str, Any]:
 
 # trainings
 
-FULL_SIZE = {"layers": 6, "width": 768, "heads": 12, "feed_forward": 3072, "vocabulary": 30522, "classes": 3}
+FULL_SIZE = {"layers": 6, "width": 768, "heads": 12, "feed_forward": 3072}
+FULL_SIZE |= {"vocabulary": 30522, "classes": 3}
 SMALL = {**FULL_SIZE, "layers": 2, "width": 128}
 FULL_SIZE_MIB = PARAMETERS["dense"] * 4 / 2**20
-EARLY_SIZE = {"stored_mib": 5.68, "tensorized_mib": 3.92, "size_fraction": 1.0, "dense_tensorized_mib": 253.67}
+EARLY_SIZE = {"stored_mib": 5.68, "tensorized_mib": 3.92, "dense_tensorized_mib": 253.67}
+EARLY_SIZE |= {"size_fraction": 1.0}
 ROLES = (
     *("attention.query", "attention.key", "attention.value", "attention.output"),
     *("feed_forward.expand", "feed_forward.contract"),
 )
-ACCURACY = {"name": "accuracy", "text": "validation accuracy", "unit": "%", "higher_is_better": True}
-AUC = {"name": "auc", "text": "validation AUC", "higher_is_better": True, "guess": 0.5, "probe": 0.7}
-LOSS = {"name": "loss", "text": "validation loss", "unit": "nats", "higher_is_better": False, "guess": 3.0}
+
+
+def metric(name: str, higher: bool, guess: float, **more: Any) -> dict[str, Any]:
+    """The words of a leading metric."""
+    words = {"name": name.lower(), "text": f"validation {name}", "higher_is_better": higher}
+    return {**words, "guess": guess, **more}
+
+
+AUC = metric("AUC", True, 0.5, probe=0.7)
+LOSS = metric("loss", False, 3.0, unit="nats")
 
 
 def encoder_metric(dataset: str, classes: int) -> dict[str, Any]:
     """Accuracy of the encoder; data of two sentences have a probe."""
     probe = 52.0 if dataset in ("nli_pool", "mnli_12k", "mnli") else None
-    return {**ACCURACY, "guess": 100 / classes, "probe": probe, "probe_text": "bag of words"}
+    words = {"unit": "%", "probe": probe, "probe_text": "bag of words"}
+    return metric("accuracy", True, 100 / classes, **words)
 
 
 def ranks(share: float, layers: int = 6, removed: str = "") -> dict[str, list[int]]:
@@ -390,12 +444,16 @@ def other_run(
     return trained(arm, **(about | {"samples": before} | finished | columns))
 
 
+DLRM = {"model": "DLRM", "epoch": "", "example": "line", "examples_per_epoch": None}
+
+
 def clicked(arm: str, seed: int = 0, worse: float = 0.0, dataset: str = "criteo", **columns: Any) -> Record:
     """A training of DLRM with two points, whose groups of lines vary alike for all arms."""
     noise = np.random.default_rng(seed).normal(0, 0.01, 50)
     curve = []
     for step in (500, 1000):
-        levels = {"nce": 0.85 + worse - step / 1e4, "auc": 0.76 - worse, "accuracy": 76.0 - worse, "log_loss": 0.48}
+        levels = {"nce": 0.85 + worse - step / 1e4, "auc": 0.76 - worse}
+        levels |= {"accuracy": 76.0 - worse, "log_loss": 0.48}
         metrics = {name: level + noise.mean() for name, level in levels.items()}
         curve.append(
             {
@@ -412,7 +470,7 @@ def clicked(arm: str, seed: int = 0, worse: float = 0.0, dataset: str = "criteo"
         )
     plan = {"stages": [{"name": "early", "steps": 1000}], "steps_per_epoch": 1000, "curve_steps": 500}
     nce = {"name": "nce", "text": "normalised cross entropy", "unit": "", "higher_is_better": False}
-    words = {"model": "DLRM", "epoch": "An epoch is made up.", "example": "line", "examples_per_epoch": 1_000_000}
+    words = {**DLRM, "epoch": "An epoch is made up.", "examples_per_epoch": 1_000_000}
     probe = {"guess": 1.0, "probe": 0.92, "probe_text": "logistic regression on the counts"}
     values = {
         "experiment": "fig9",
@@ -453,15 +511,16 @@ def dlrm_steps(device: str = CPU, dataset: str = "criteo", faster: float = 5.0) 
             common = {
                 "device": device,
                 "workload": "dlrm",
-                "workload_words": {"model": "DLRM", "example": "line", "epoch": "", "examples_per_epoch": None},
+                "workload_words": DLRM,
                 "dataset": dataset,
                 "sequence_length": 1,
                 "peak_memory_predicted_mib": peak * batch / 10_000,
                 "stored_mib": stored,
                 "parameters": 1_097_631_297 if arm.startswith("dense") else None,
             }
-            kind, name = "cuda" if device == CUDA else "cpu", f"{arm}-{lookup}-{batch}".replace(":", "-")
-            for measure, target, experiment in (("predict", "cuda", "fig8_memory"), ("run", kind, "fig8")):
+            name = f"{arm}-{lookup}-{batch}".replace(":", "-")
+            run = ("run", kind_of(device), "fig8")
+            for measure, target, experiment in (("predict", "cuda", "fig8_memory"), run):
                 own = {"lookup": lookup, "ratio": 99.5} if lookup else {}
                 model = {"preset": "paper", "tables": "kaggle"}
                 cell = settings(device=target, method_settings=own, workload_settings=model)
@@ -476,7 +535,8 @@ def dlrm_steps(device: str = CPU, dataset: str = "criteo", faster: float = 5.0) 
 
 # source code, layers by precision, contraction plans
 
-CODE = {"model": "24-encoder masked language model", "epoch": "", "example": "row", "examples_per_epoch": 100}
+CODE = {"model": "24-encoder masked language model", "epoch": "", "example": "row"}
+CODE |= {"examples_per_epoch": 100}
 
 
 def code_steps(sizes: dict[str, float], device: str = CUDA, ratios: tuple[float, float] = (2.0, 2.4)) -> list[Record]:
@@ -485,8 +545,8 @@ def code_steps(sizes: dict[str, float], device: str = CUDA, ratios: tuple[float,
     for number, (length, batch) in enumerate(((128, 8), (512, 2))):
         for arm, count in sizes.items():
             ratio = ratios[number] if arm == "dense" else 1.0
-            common = {"sequence_length": length, "workload": "code", "workload_words": CODE, "device": device}
-            common |= {"parameters": round(count)} | peaks(100.0 if arm != "dense" else 400.0)
+            common = {"sequence_length": length, "workload": "code", "workload_words": CODE}
+            common |= {"device": device, "parameters": round(count)} | peaks(100.0 if arm != "dense" else 400.0)
             name = f"{arm}-{length}".replace("@", "-")
             means = [100 * ratio * (1 + 0.001 * block) for block in range(6)]
             about = {"experiment": "fig10_time", "cell_id": name, "pairing": f"phase-{number}"}
@@ -523,7 +583,8 @@ def layer_in(arm: str, out_features: int, ms: dict[str, Sequence[float]], rows: 
         }
         for name, error in (("fp32", 1e-7), ("bf16", 1e-3), ("fp8", 1e-2))
     ]
-    least = {"fp32": (4.0, 1.0), "bf16": (1.0, 2.0), "fp8": (0.5, 2.0), "fp8, bf16": (0.5, 2.0), "fp8 stored": (0.5, 1)}
+    least = {"fp32": (4.0, 1.0), "bf16": (1.0, 2.0), "fp8": (0.5, 2.0)}
+    least |= {"fp8, bf16": (0.5, 2.0), "fp8 stored": (0.5, 1)}
     rooflines = [
         {"form": form, "mib": 10.0, "gpus": {"h100": {"operations_ms": work, "traffic_ms": traffic}}}
         for form, (work, traffic) in least.items()
@@ -538,7 +599,7 @@ def layer_in(arm: str, out_features: int, ms: dict[str, Sequence[float]], rows: 
         "samples": {"precisions": precisions, "rooflines": rooflines},
     }
     values = {**values, **columns}
-    kind = "cuda" if values["device"] == CUDA else "cpu"
+    kind = kind_of(values["device"])
     values |= {"driver": "made up" if kind == "cuda" else ""}
     cell = settings(device=kind, workload_settings=layer)
     return record(arm, rows, measure="fp8", config_json=cell, **values)

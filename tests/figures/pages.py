@@ -107,6 +107,17 @@ def drawn_once(name: str, records: Path, out: Path) -> tuple[dict[str, bytes], s
     return {path.name: path.read_bytes() for path in sorted(out.iterdir())}, printed.getvalue()
 
 
+def refused(words: Sequence[str], folder: Path, capsys: Any) -> str:
+    """The one sentence with which a command on the records in ``folder`` ends, before it has written anything."""
+    assert main([*words, "--records", str(folder / "records"), *out_of(words, folder / "out")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.endswith(".\n")
+    assert said.err.count("\n") == 1
+    assert not (folder / "out").is_dir()
+    return said.err
+
+
 GUARDED = """
 import sys
 class Guard:
@@ -132,8 +143,9 @@ def redrawn(words: Sequence[str], records: Path, out: Path) -> tuple[dict[str, b
     found = []
     for number in ("1", "2"):
         folder = out / number
+        command = [sys.executable, "-c", GUARDED, *words, "--records", str(records)]
         done = subprocess.run(
-            [sys.executable, "-c", GUARDED, *words, "--records", str(records), *out_of(words, folder)],
+            [*command, *out_of(words, folder)],
             cwd=ROOT,
             env={"PYTHONHASHSEED": number, "PYTHONPATH": str(ROOT), "HOME": str(out)},
             capture_output=True,

@@ -52,7 +52,8 @@ def test_each_record_with_two_values_is_a_point(records, content) -> None:
         assert (point["cell_id"], point["arm"]) == (record.cell_id, record.arm)
         assert point.get("step_time_ms") == times.get(record.cell_id)
         assert point.get("parameters") == record.parameters
-    assert {"step_time_ms", "peak_memory_predicted_mib", "parameters", "metric_accuracy"} <= content["axes"].keys()
+    axes = {"step_time_ms", "peak_memory_predicted_mib", "parameters", "metric_accuracy"}
+    assert axes <= content["axes"].keys()
     assert content["axes"]["step_time_ms"]["less"]
     assert not content["axes"]["metric_accuracy"]["less"]
 
@@ -75,9 +76,9 @@ def test_each_question_leaves_like_points_and_the_first_is_of_the_newest_device(
 
 
 def test_a_model_of_the_users_own_is_asked_about_first() -> None:
-    point = {"source": "your model", "arm": "dense", "device": "H100", "batch_size": 8, "least_time_ms": 2.0}
-    own = [point | {"peak_memory_predicted_mib": 9.0, "command": "python -m bench predict"}], {"model": "it"}
-    first = content_of(epochs(), own)["questions"][0]
+    point = {"source": "your model", "arm": "dense", "device": "H100", "batch_size": 8}
+    point |= {"least_time_ms": 2.0, "peak_memory_predicted_mib": 9.0, "command": "predict"}
+    first = content_of(epochs(), ([point], {"model": "it"}))["questions"][0]
     assert (first["x"], first["filters"]) == ("least_time_ms", {"source": "your model", "batch_size": "8"})
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pandas as pd
 import pytest
-from made_up import ARMS, CODE, blocks, epochs, failed, record, timed
+from made_up import ARMS, CODE, blocks, epochs, failed, peaks, record, timed
 from pages import committed, page, pages, parsed, small_page, table, text_of
 
 from bench.core.record import Record
@@ -43,9 +43,8 @@ def test_an_epoch_is_its_steps_and_its_share_of_rare_events() -> None:
 
 
 def test_an_epoch_time_is_that_of_the_samples_whatever_an_older_record_says() -> None:
-    assert line(timed("dense", [10.0, 20.0], epoch_time_s=1.0))["epoch_time_s"] == pytest.approx(
-        0.015 * EXAMPLES, rel=1e-5
-    )
+    found = line(timed("dense", [10.0, 20.0], epoch_time_s=1.0))["epoch_time_s"]
+    assert found == pytest.approx(0.015 * EXAMPLES, rel=1e-5)
     assert line(timed("dense", [], epoch_time_s=7.0))["epoch_time_s"] == 7
 
 
@@ -75,9 +74,8 @@ def test_two_ranks_need_half_the_steps_for_an_epoch() -> None:
     alone = line(timed("dense", [100.0] * 3))["epoch_time_s"]
     assert line(dense)["epoch_time_s"] == pytest.approx(alone / 2)
     assert not found.notes or all("left out" not in note for note in found.notes)
-    mixed = page(
-        "fig1", [timed("dense", [100.0] * 3), timed("comera", [9.0] * 3, 8), dataclasses.replace(dense, batch_size=8)]
-    )
+    others = [timed("dense", [100.0] * 3), timed("comera", [9.0] * 3, 8)]
+    mixed = page("fig1", [*others, dataclasses.replace(dense, batch_size=8)])
     assert any("ranks 2, not 1" in note for note in mixed.notes)
 
 
@@ -148,7 +146,8 @@ def test_an_arm_has_one_setting_and_the_newest_of_those_with_as_many_cells() -> 
 @pytest.mark.parametrize("name", ["fig1", "fig7"])
 def test_any_workload_has_a_page_of_time_and_memory(name: str) -> None:
     words = {"model": "click model", "epoch": "", "examples_per_epoch": None}
-    own = {"workload": "clicks", "experiment": "clicks", "sequence_length": 1, "workload_words": words}
+    own = {"workload": "clicks", "experiment": "clicks", "sequence_length": 1}
+    own |= {"workload_words": words}
     records = [dataclasses.replace(one, **own) for one in epochs()]
     [drawn] = pages(name, records)
     found = table(name, records, "batch_size", "arm").loc[8]
@@ -156,11 +155,9 @@ def test_any_workload_has_a_page_of_time_and_memory(name: str) -> None:
     for foreign in ("Fig.", "epoch", "encoder", "length", "the paper"):
         assert foreign not in text_of(drawn, ".md")
     assert drawn.verdicts == ()
-    day = [
-        dataclasses.replace(one, workload_words={**words, "epoch": "A day.", "examples_per_epoch": 1000})
-        for one in records
-    ]
-    assert table(name, day, "batch_size", "arm").loc[(8, "dense"), "epoch_time_s"] == pytest.approx(176.0 * 125 / 1e3)
+    own["workload_words"] = {**words, "epoch": "A day.", "examples_per_epoch": 1000}
+    day = table(name, [dataclasses.replace(one, **own) for one in epochs()], "batch_size", "arm")
+    assert day.loc[(8, "dense"), "epoch_time_s"] == pytest.approx(176.0 * 125 / 1e3)
 
 
 @pytest.mark.parametrize(
@@ -174,41 +171,45 @@ def test_any_workload_has_a_page_of_time_and_memory(name: str) -> None:
 )
 def test_a_page_says_on_how_many_machines_it_was_seen(machines: list[str | None], words: str) -> None:
     """Predictions and cells that did not run count for none."""
-    seen = [timed("comera", [1.0, 2.0], 1 + place, machine=machine) for place, machine in enumerate(machines)]
-    plan = record("dense", measure="predict", machine="third", predicted_for="cuda", peak_memory_predicted_mib=1.0)
-    idle = [plan, record("lora", status="unsupported", machine="fourth")]
-    assert words in page("fig1", [*seen, *idle]).facts[0]
+    batches = enumerate(machines, start=1)
+    seen = [timed("comera", [1.0, 2.0], batch, machine=machine) for batch, machine in batches]
+    seen.append(record("dense", measure="predict", machine="third", predicted_for="cuda", **peaks(1.0)))
+    seen.append(record("lora", status="unsupported", machine="fourth"))
+    assert words in page("fig1", seen).facts[0]
 
 
-#: By page, a timed step of an arm that it shows.
+#: Of each page of times, the columns of a step that it shows.
 TIMED = {
-    "fig1": lambda arm, **columns: timed(arm, [1.0, 2.0], **columns),
-    "fig7": lambda arm, **columns: timed(arm, [1.0, 2.0], experiment="fig7", **columns),
-    "fig10": lambda arm, **columns: timed(
-        arm, [1.0, 2.0], experiment="fig10_time", workload="code", workload_words=CODE, **columns
-    ),
-    "activations": lambda arm, **columns: timed(arm, [1.0, 2.0], experiment="activations_time", **columns),
+    "fig1": {},
+    "fig7": {"experiment": "fig7"},
+    "fig10": {"experiment": "fig10_time", "workload": "code", "workload_words": CODE},
+    "activations": {"experiment": "activations_time"},
 }
 
 
 def calibrated(one: Record, products: list[float], **more: float) -> Record:
     """The record with these times of the product that tells whether the machine is busy."""
-    rows = [{**row, "calibration_ms": ms, **more} for row, ms in zip(blocks(products)["blocks"], products, strict=True)]
+    rows = blocks(products)["blocks"]
+    for row, ms in zip(rows, products, strict=True):
+        row |= {"calibration_ms": ms, **more}
     return dataclasses.replace(one, machine="abc", samples={"blocks": rows})
 
 
 @pytest.mark.parametrize("variant", ["", "per_layer"])
 @pytest.mark.parametrize("name", TIMED)
 def test_every_page_of_times_says_what_is_not_fused_and_when_the_machine_was_busy(name: str, variant: str) -> None:
-    quick = calibrated(TIMED[name]("comera"), [1.0, 1.1, 1.0])
-    slow = calibrated(TIMED[name](f"galore:{variant}".rstrip(":")), [2.1, 2.0, 2.0])
+    arms = ("comera", f"galore:{variant}".rstrip(":"))
+    steps = [timed(arm, [1.0, 2.0], **TIMED[name]) for arm in arms]
+    quick, slow = map(calibrated, steps, ([1.0, 1.1, 1.0], [2.1, 2.0, 2.0]))
     for galore, count in ((slow, 1), (failed(slow), 0)):
         notes = page(name, [quick, galore]).notes
-        assert [sum(word in note for note in notes) for word in ("unfused", "was busy during 1 of 2")] == [count] * 2
+        for words in ("unfused", "was busy during 1 of 2"):
+            assert sum(words in note for note in notes) == count
 
 
 def test_a_machine_is_busy_where_a_product_takes_far_longer_than_the_best_that_it_knows() -> None:
-    quick, slow = calibrated(timed("comera", []), [1.0, 1.1, 1.0]), calibrated(timed("galore", []), [2.1, 2.0, 2.0])
+    quick = calibrated(timed("comera", []), [1.0, 1.1, 1.0])
+    slow = calibrated(timed("galore", []), [2.1, 2.0, 2.0])
     assert facts.busy([quick, slow]) == (1, 2, 2.0, "galore, batch 1")
     elsewhere = dataclasses.replace(slow, machine="other")
     for alike in (calibrated(slow, [1.1, 1.2, 1.1]), failed(slow), elsewhere):
@@ -230,14 +231,17 @@ def test_what_is_unlike_the_committed_matrices_is_said() -> None:
         changed = [dataclasses.replace(one, **change) if one is paper else one for one in records]
         found = table("table_tensorization", changed)["remarks"].dropna()
         assert any(words in remark for remark in found), words
-    other_ratio = [dataclasses.replace(one, ratio=one.ratio * 1.2) if one.ratio else one for one in records]
+    other_ratio = [dataclasses.replace(one, ratio=one.ratio and one.ratio * 1.2) for one in records]
     solved = table("table_tensorization", other_ratio, "setting").loc["solver"]
     assert set(solved["status"]) == {"not recorded"}
 
 
 def test_pages_of_a_gpu_and_of_a_cpu_are_told_by_the_driver() -> None:
     plan = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=5.0)
-    for driver, batches in (("", {1, 8, 16, 32, 64, 128}), ("1.2, CUDA 3.4", {1, 32, 64, 128})):
-        found = table("fig1", [dataclasses.replace(plan, predicted_for="cpu" if driver else "cuda", driver=driver)])
+    for driver, target, batches in (
+        ("", "cuda", {1, 8, 16, 32, 64, 128}),
+        ("1.2, CUDA 3.4", "cpu", {1, 32, 64, 128}),
+    ):
+        found = table("fig1", [dataclasses.replace(plan, predicted_for=target, driver=driver)])
         assert set(found["batch_size"]) == batches
         assert list(found["arm"].unique()) == list(ARMS)  # the paper's page expects all of them

@@ -4,6 +4,7 @@ A golden holds a page's Markdown and CSV, and a digest of what its picture shows
 """
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -70,7 +71,8 @@ def captured() -> list[Record]:
     """A GPU: eight launches, rare events in each, measured peaks, plain steps and captured ones, one refused."""
     found = []
     for graph in (False, True):
-        for arm, cost in (("comera", 1.0), ("galore", 2.5), ("galore:per_layer", 2.2), ("dense", 2.0)):
+        costs = {"comera": 1.0, "galore": 2.5, "galore:per_layer": 2.2, "dense": 2.0}
+        for arm, cost in costs.items():
             means = [cost * (5 if graph else 8) * (1 + 0.01 * (i % 5)) for i in range(16)]
             common = {"device": CUDA, "cuda_graph": graph, "driver": "made up", "machine": "one"}
             one = timed(arm, means, 1, launches=8, **common, **peaks(100 * cost, "cuda"))
@@ -78,9 +80,10 @@ def captured() -> list[Record]:
                 one.samples["rare"] = {"svd": [3000.0 + 100 * launch for launch in range(8)]}
                 one = dataclasses.replace(one, rare_time_ms=3300.0, rare_period_steps=200)
             found.append(one)
-        found.append(record("lora", 1, device=CUDA, cuda_graph=graph, status="unsupported", message="made up"))
-    found.append(record("comera", 1, measure="predict", device=CUDA, precision="bf16", **peaks(50.0)))
-    return found
+        refused = {"status": "unsupported", "message": "made up"}
+        found.append(record("lora", 1, device=CUDA, cuda_graph=graph, **refused))
+    plan = {"measure": "predict", "precision": "bf16", **peaks(50.0)}
+    return [*found, record("comera", 1, device=CUDA, **plan)]
 
 
 def small_fig5() -> list[Record]:
@@ -119,7 +122,8 @@ def small_fig12() -> list[Record]:
         for arm, cost in (("comera", 100 * share), ("low_rank", 90 * share), ("dense", 100.0)):
             means = [drift * cost * noise for noise in (1.0, 1.3, 0.9, 1.1, 1.2)]
             size = 100.0 if arm == "dense" else 100.0 / ratio + 20.0
-            one = swept(arm, ratio, means, device=CUDA, flops_per_step=round(1e9 * size), **peaks(size, "cuda"))
+            own = {"flops_per_step": round(1e9 * size), **peaks(size, "cuda")}
+            one = swept(arm, ratio, means, device=CUDA, **own)
             if ratio > 100 and arm != "dense":
                 one = dataclasses.replace(one, **out_of_reach(ratio, 145.073 if arm == "comera" else 116.44))
             if (arm, ratio) == ("low_rank", 8.0):
@@ -137,19 +141,17 @@ def widths() -> list[Record]:
             for arm, share in (("comera", 2.0), ("dense", cost)):
                 for graph in (False, True):
                     ms = share * (0.8 if graph else 1.0)
-                    one = timed(
-                        arm,
-                        [ms, ms * 1.02, ms * 0.98],
-                        32,
-                        device=CUDA,
-                        workload=workload,
-                        experiment="widths" if workload == "encoder" else "widths_linear",
-                        cuda_graph=graph,
-                        cell_id=f"{workload}-{width}-{arm}-{graph}",
-                        pairing=f"{workload}-{width}-{graph}",
-                        parameters=12 * width**2 if arm == "dense" else 200 * width,
-                        config_json=settings(device="cuda", workload_settings={place: width}),
-                    )
+                    about = {
+                        "device": CUDA,
+                        "workload": workload,
+                        "experiment": "widths" if workload == "encoder" else "widths_linear",
+                        "cuda_graph": graph,
+                        "cell_id": f"{workload}-{width}-{arm}-{graph}",
+                        "pairing": f"{workload}-{width}-{graph}",
+                        "parameters": 12 * width**2 if arm == "dense" else 200 * width,
+                        "config_json": settings(device="cuda", workload_settings={place: width}),
+                    }
+                    one = timed(arm, [ms, ms * 1.02, ms * 0.98], 32, **about)
                     found.append(failed(one) if (arm, width, graph) == ("dense", 768, True) else one)
     return found
 
@@ -169,12 +171,13 @@ SMALL_CODE = {"comera": fig10.FULL_SIZE / 4.23, "low_rank@size": fig10.FULL_SIZE
 
 def checks_of_memory() -> list[Record]:
     """Predicted against measured peaks of a GPU: within 5 %, beyond it, with workspaces, failed, captured."""
-    errors = {("dense", 1): 0.0, ("dense", 8): -0.001, ("comera", 1): -0.019, ("lora", 1): -0.08, ("lora", 8): 0.01}
+    errors = {("dense", 1): 0.0, ("dense", 8): -0.001, ("comera", 1): -0.019}
+    errors |= {("lora", 1): -0.08, ("lora", 8): 0.01}
     common = {"measure": "allocator_peak", "device": CUDA, "experiment": "prediction"}
-    found = [
-        record(arm, batch, **common, peak_memory_allocated_mib=200.0, peak_memory_predicted_mib=200.0 * (1 + error))
-        for (arm, batch), error in errors.items()
-    ]
+    found = []
+    for (arm, batch), error in errors.items():
+        both = {"peak_memory_allocated_mib": 200.0, "peak_memory_predicted_mib": 200.0 * (1 + error)}
+        found.append(record(arm, batch, **common, **both))
     held = {"peak_memory_allocated_mib": 264.0, "peak_memory_predicted_mib": 200.0, "workspaces_mib": 64.0}
     found.append(record("comera", 8, **common, **held))
     found.append(record("comera", 1, **common, **held, workload="linear", cell_id="other"))
@@ -191,9 +194,8 @@ def failing_stages() -> list[Record]:
     for one in stages_of_accuracy(seeds=(0, 1)):
         status = {0.8: "diverged", 0.5: "timeout"}.get(one.target_ratio or 0.0)
         if status:
-            one = trained(
-                "comera", "late", one.target_ratio, seed=one.seed, status=status, message=f"made up: {status}."
-            )
+            why = {"status": status, "message": f"made up: {status}."}
+            one = trained("comera", "late", one.target_ratio, seed=one.seed, **why)
         if one.target_ratio != 0.2 and (one.arm, one.stage, one.seed) != ("comera", "early", 1):
             found.append(one)
     return found
@@ -237,17 +239,12 @@ def front() -> list[Record]:
     """Models by size: beaten, equal within the solvers' tolerance, of other forms, out of reach, not recorded."""
 
     def one(arm: str, ratio: float | None, right: int, **columns: Any) -> Record:
-        own = {
-            "ratio": ratio,
-            "method_settings": {"ratio": ratio},
-            "cell_id": f"{arm}-{ratio}-{right}".replace(":", "-"),
-        }
-        own |= {"stored_mib": 100.0 / (ratio or 1), "dense_mib": 100.0, "experiment": "ratios_accuracy"}
+        own = {"ratio": ratio, "method_settings": {"ratio": ratio}, "experiment": "ratios_accuracy"}
+        own |= {"stored_mib": 100.0 / (ratio or 1), "dense_mib": 100.0}
+        own |= {"cell_id": f"{arm}-{ratio}-{right}".replace(":", "-"), **columns}
         if "status" in columns:
-            return trained(arm, "early", **(own | columns))
-        return answered(
-            arm, "early", share=right / 100, examples=100, **(own | {"experiment": "ratios_accuracy"} | columns)
-        )
+            return trained(arm, "early", **own)
+        return answered(arm, "early", share=right / 100, examples=100, **own)
 
     return [
         one("dense", None, 90),
@@ -272,77 +269,51 @@ def costs() -> list[Record]:
         ("low_rank", 0.8, 4.0, 0.4, 20.0),
     ):
         own = {"ratio": ratio, "experiment": "code_ratios", "flops_per_step": int(gflop * 1e9)}
-        run = other_run(
-            arm,
-            [loss],
-            BELOW,
-            size=20 / (ratio or 1),
-            method_settings={"ratio": ratio},
-            **own,
-            peak_memory_predicted_mib=30 * gflop,
-        )
-        alike = {name: getattr(run, name) for name in ("workload", "dataset", "precision", "config_json")}
-        alike |= {"sequence_length": 1, "ratio": ratio or 4.0, "experiment": "code_ratios_time", "cell_id": f"t-{arm}"}
-        found += [run, timed(arm, [ms, ms], 32, **alike)]
+        own |= {"method_settings": {"ratio": ratio}, "peak_memory_predicted_mib": 30 * gflop}
+        run = other_run(arm, [loss], BELOW, size=20 / (ratio or 1), **own)
+        names = ("workload", "dataset", "precision", "config_json", "sequence_length")
+        alike = {name: getattr(run, name) for name in names}
+        apart = {"experiment": "code_ratios_time", "cell_id": f"t-{arm}", "ratio": ratio or 4.0}
+        found += [run, timed(arm, [ms, ms], 32, **alike, **apart)]
     return found
 
 
 def tried(arm: str, rate: float, right: int, late: float | None = None, **columns: Any) -> Record:
-    own = {"method_settings": {"lr": rate, "gamma": 0.01, "size_weight": 10.0, "rho": 1.0} | columns.pop("own", {})}
-    stage = {"stage": "early" if late is None else "late", "target": late}
-    name = "-".join(map(str, (arm, late, columns.get("seed", 0), *own["method_settings"].values())))
+    chosen = {"lr": rate, "gamma": 0.01, "size_weight": 10.0, "rho": 1.0} | columns.pop("own", {})
+    columns |= {"stage": "early" if late is None else "late", "target": late}
+    columns |= {"method_settings": chosen, "experiment": "late_search"}
+    columns["cell_id"] = "-".join(map(str, (arm, late, columns.get("seed", 0), *chosen.values())))
     if "status" in columns:
-        return trained(arm, **stage, experiment="late_search", cell_id=name, **own, **columns)
-    return answered(
-        arm,
-        **stage,
-        share=right / 10,
-        examples=10,
-        experiment="late_search",
-        cell_id=name,
-        train_loss=0.6,
-        **own,
-        **columns,
-    )
+        return trained(arm, **columns)
+    return answered(arm, share=right / 10, examples=10, train_loss=0.6, **columns)
 
 
 def search() -> list[Record]:
     """Rates whose best is inside and at an edge, alike, over seeds and once; failures; a price of size."""
-    return [
-        *(tried("dense", rate, right) for rate, right in ((2e-5, 7), (5e-5, 8), (1.25e-4, 5))),
-        *(tried("comera", rate, right) for rate, right in ((1e-4, 6), (3e-4, 7))),
-        tried("comera", 1e-3, 0, status="diverged", message="made up: NaN after 12 steps."),
-        *(tried("low_rank", rate, right) for rate, right in ((1e-4, 6), (3e-4, 7), (1e-3, 9))),
-        *(tried("lora", rate, 7) for rate in (1e-4, 3e-4)),
-        tried("galore", 1e-4, 7),
-        *(
-            tried("lte", rate, right, seed=seed)
-            for rate, seed, right in ((1e-4, 0, 5), (1e-4, 1, 9), (5e-4, 0, 8), (5e-4, 1, 8))
-        ),
-        *(
-            tried("comera", 3e-4, right, 0.5, own={"size_weight": weight}, size_fraction=size, size_target=0.5)
-            for weight, right, size in ((1.0, 9, 0.53), (10.0, 8, 0.45), (100.0, 3, 0.36))
-        ),
-    ]
+    reached = {"dense": {2e-5: 7, 5e-5: 8, 1.25e-4: 5}, "comera": {1e-4: 6, 3e-4: 7}}
+    reached |= {"low_rank": {1e-4: 6, 3e-4: 7, 1e-3: 9}, "lora": {1e-4: 7, 3e-4: 7}, "galore": {1e-4: 7}}
+    found = [tried(arm, *one) for arm, rates in reached.items() for one in rates.items()]
+    found.append(tried("comera", 1e-3, 0, status="diverged", message="made up: NaN after 12 steps."))
+    for rate, seed, right in ((1e-4, 0, 5), (1e-4, 1, 9), (5e-4, 0, 8), (5e-4, 1, 8)):
+        found.append(tried("lte", rate, right, seed=seed))
+    for weight, right, size in ((1.0, 9, 0.53), (10.0, 8, 0.45), (100.0, 3, 0.36)):
+        own = {"own": {"size_weight": weight}, "size_fraction": size, "size_target": 0.5}
+        found.append(tried("comera", 3e-4, right, 0.5, **own))
+    return found
 
 
 def precisions() -> list[Record]:
     """Products in FP8, storage in FP8, a control, an orthogonal start; dense lacks a seed."""
-    ends = {
-        ("comera", "fp32"): 2.0,
-        ("comera", "bf16"): 2.001,
-        ("comera", "fp8"): 2.005,
-        ("comera:lean", "fp32"): 2.0002,
-    }
-    ends |= {("comera:lean_fp8", "bf16"): 2.002, ("comera:orthogonal", "fp32"): 1.8, ("comera:orthogonal", "fp8"): 2.4}
+    ends = {("comera", "fp32"): 2.0, ("comera", "bf16"): 2.001, ("comera", "fp8"): 2.005}
+    ends |= {("comera:lean", "fp32"): 2.0002, ("comera:lean_fp8", "bf16"): 2.002}
+    ends |= {("comera:orthogonal", "fp32"): 1.8, ("comera:orthogonal", "fp8"): 2.4}
     ends |= {("dense", "fp32"): 2.0, ("dense", "fp8"): 2.03}
     found = []
     for (arm, precision), end in ends.items():
         for seed in range(2 if arm == "dense" and precision == "fp8" else 3):
-            about = {"precision": precision, "experiment": "fig14", "workload": "code", "seed": seed}
-            one = other_run(
-                arm, (3.0, end), {**LOSS, "probe": 2.6}, cell_id=f"{arm}-{precision}-{seed}".replace(":", "-"), **about
-            )
+            about = {"cell_id": f"{arm}-{precision}-{seed}".replace(":", "-"), "seed": seed}
+            about |= {"precision": precision, "experiment": "fig14", "workload": "code"}
+            one = other_run(arm, (3.0, end), {**LOSS, "probe": 2.6}, **about)
             if "fp8" in arm:
                 one.samples["stored"] = [{"samples": "stored", "error": 0.026}]
             if precision == "fp8":
@@ -356,7 +327,8 @@ def precisions() -> list[Record]:
 
 def a_check(name: str, error: float | None, tolerance: float | None = 1e-4, message: str = "") -> dict[str, Any]:
     passed = None if tolerance is None else error is not None and error <= tolerance
-    return {"name": name, "error": error, "tolerance": tolerance, "passed": passed, "message": message}
+    found = {"name": name, "error": error, "tolerance": tolerance}
+    return {**found, "passed": passed, "message": message}
 
 
 def checked(workload: str, checks: list[dict[str, Any]], arm: str = "comera", **columns: Any) -> Record:
@@ -364,41 +336,35 @@ def checked(workload: str, checks: list[dict[str, Any]], arm: str = "comera", **
     own = columns.pop("own", {})
     cell = settings(device="cuda", method_settings=own, workload_settings=sizes)
     name = f"{workload}-{arm}-{columns.get('precision')}-{len(str(own))}"
-    values = {"experiment": "correctness", "cell_id": name, "workload": workload, "config_json": cell, "device": CUDA}
-    return record(arm, 16, measure="check", samples={"checks": checks}, **(values | columns))
+    values = {"experiment": "correctness", "cell_id": name, "workload": workload}
+    values |= {"config_json": cell, "device": CUDA, "samples": {"checks": checks}}
+    return record(arm, 16, measure="check", **(values | columns))
 
 
 def checks() -> list[Record]:
     """What counts is the share of what is allowed; failed checks, checks that did not run, older code."""
     out = {"status": "error", "message": "1 of 1 checks failed."}
     late = a_check("captured steps", None, None, "no CUDA.")
+    broken = a_check("look-up plain", None, message="RuntimeError: made up.")
     return [
         checked("encoder", [a_check("loss", 1e-6), a_check("update", 9e-3, 1e-2)], "dense"),
         checked("encoder", [a_check("update", 1e-3), late], "lte", own={"reset": True}, **out),
         checked("linear", [a_check("plan a", 2e-2, 5e-2), a_check("plan b", 3e-2, 5e-2)], precision="bf16"),
         checked("linear", [a_check("plan a", 2e-7), a_check("plan b", 1e-7)], **OLDER_CODE),
-        checked(
-            "lookup",
-            [a_check("look-up plain", None, message="RuntimeError: made up.")],
-            own={"lookup": "plain"},
-            status="error",
-        ),
+        checked("lookup", [broken], own={"lookup": "plain"}, status="error"),
         checked("lookup", [], own={"lookup": "unique", "made_up": 1}, status="oom", message="no room."),
     ]
 
 
 def profiled(arm: str, kinds: dict[str, tuple[float, int, float]], step_ms: float, **columns: Any) -> Record:
-    rows = [{"kind": name, "ms": ms, "launches": n, "moved_mib": mib} for name, (ms, n, mib) in kinds.items()]
+    names = ("ms", "launches", "moved_mib")
+    rows = [{"kind": kind, **dict(zip(names, one, strict=True))} for kind, one in kinds.items()]
     costliest = [{"name": "nvjet_made_up", "kind": "gemm", "ms": 2.0, "launches": 3.0}]
-    samples = {
-        "kinds": rows,
-        "costliest": costliest,
-        "busy_ms": sum(ms for ms, *_ in kinds.values()),
-        "step_ms": [step_ms],
-    }
-    values = {"experiment": "profile", "device": CUDA, "step_time_median_ms": step_ms, "samples": samples}
-    name = f"{arm}-{columns.get('precision')}-{step_ms}"
-    return record(arm, 128, measure="profile", cell_id=name, **(values | columns))
+    samples = {"kinds": rows, "costliest": costliest, "step_ms": [step_ms]}
+    samples["busy_ms"] = sum(row["ms"] for row in rows)
+    values = {"experiment": "profile", "device": CUDA, "step_time_median_ms": step_ms}
+    values |= {"cell_id": f"{arm}-{columns.get('precision')}-{step_ms}", "samples": samples}
+    return record(arm, 128, measure="profile", **(values | columns))
 
 
 def profiles() -> list[Record]:
@@ -415,44 +381,22 @@ def profiles() -> list[Record]:
 
 def products() -> list[Record]:
     """Gains are taken within blocks, which differ by more than the products do."""
-    shapes = {
-        (768, 32, 128): {
-            "fp32": [2.0, 4.0, 6.0],
-            "bf16": [1.0, 2.0, 3.0],
-            "fp8": [1.0, 2.0, 3.0],
-            "fp8, cast": [2.0, 4.0, 6.0],
-            "tf32": [],
-        },
-        (768, 768, 4096): {
-            "fp32": [8.0] * 3,
-            "tf32": [4.0] * 3,
-            "bf16": [2.0] * 3,
-            "fp8": [1.0] * 3,
-            "fp8, cast": [1.25] * 3,
-        },
-    }
+    fast, slow = [1.0, 2.0, 3.0], [2.0, 4.0, 6.0]
+    wide = {"fp32": slow, "bf16": fast, "fp8": fast, "fp8, cast": slow, "tf32": []}
+    even = {"fp32": 8.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp8, cast": 1.25}
+    square = {name: [ms] * 3 for name, ms in even.items()}
     found = []
-    for (inputs, outputs, rows), times in shapes.items():
-        own = [
-            {"name": name, "ms": ms, "error": 1e-2 if ms else None, "message": "" if ms else "made-up reason."}
-            for name, ms in times.items()
-        ]
-        layer = settings(device="cuda", workload_settings={"in_features": inputs, "out_features": outputs})
-        about = {"measure": "products", "experiment": "products", "device": CUDA, "cell_id": f"{inputs}-{outputs}"}
-        found.append(
-            record(
-                "dense",
-                rows,
-                flops_per_step=2 * rows * inputs * outputs,
-                config_json=layer,
-                samples={"products": own},
-                **about,
-            )
-        )
-    lacking = dataclasses.replace(
-        found[1], status="unsupported", message="this one is old.", samples={}, cell_id="c", batch_size=8
-    )
-    return [*found, lacking]
+    for outputs, rows, times in ((32, 128, wide), (768, 4096, square)):
+        own = [{"name": name, "ms": ms, "error": 1e-2, "message": ""} for name, ms in times.items()]
+        for one in own:
+            one |= {} if one["ms"] else {"error": None, "message": "made-up reason."}
+        layer = {"in_features": 768, "out_features": outputs}
+        about = {"measure": "products", "experiment": "products", "device": CUDA}
+        about |= {"config_json": settings(device="cuda", workload_settings=layer)}
+        about |= {"cell_id": f"768-{outputs}", "samples": {"products": own}}
+        found.append(record("dense", rows, flops_per_step=2 * rows * 768 * outputs, **about))
+    old = {"status": "unsupported", "message": "this one is old.", "samples": {}, "cell_id": "c"}
+    return [*found, dataclasses.replace(found[1], batch_size=8, **old)]
 
 
 CASES: dict[str, tuple[str, list[Record]]] = {
@@ -526,7 +470,10 @@ def test_no_golden_is_left_over() -> None:
 def test_any_single_record_makes_a_page_or_none(case: str) -> None:
     """Each stands on a device of its own; arms that nothing is compared with are alike."""
     name, records = CASES[case]
-    unlike = {(one.measure, one.status, one.arm in (COMERA, DENSE) and one.arm): one for one in records}.values()
-    alone = [dataclasses.replace(one, device=f"Made-up device {place}") for place, one in enumerate(unlike)]
+    unlike = {}
+    for one in records:
+        unlike[one.measure, one.status, one.arm in (COMERA, DENSE) and one.arm] = one
+    devices = (f"Made-up device {place}" for place in itertools.count())
+    alone = [dataclasses.replace(one, device=next(devices)) for one in unlike.values()]
     for page in pages(name, alone):
         assert [one.device for one in page.records] in ([], [page.device])

@@ -119,14 +119,15 @@ def test_every_artifact_is_a_sheet_and_those_of_other_experiments_too() -> None:
 
 
 def figure(**changes: Any) -> Figure:
-    values = {"y": [1.0, 2.0], "bar": 3.0, "dot": 4.0, "words": "note", "label": "axis", "scale": "linear"} | changes
+    values = {"y": [1.0, 2.0], "bar": 3.0, "dot": 4.0, "limit": 5}
+    values |= {"words": "note", "label": "axis", "scale": "linear", **changes}
     shown = Figure()
     axes = shown.subplots()
     axes.plot([1, 2], values["y"], label="one")
     axes.bar([1], [values["bar"]])
     axes.scatter([1], [values["dot"]])
     axes.text(1, 1, values["words"])
-    axes.set(xlabel=values["label"], yscale=values["scale"], xlim=(0, values.get("limit", 5)))
+    axes.set(xlabel=values["label"], yscale=values["scale"], xlim=(0, values["limit"]))
     if "legend" in changes:
         axes.legend()
     return shown
@@ -134,10 +135,9 @@ def figure(**changes: Any) -> Figure:
 
 def test_a_digest_changes_with_what_is_shown_and_not_with_a_rounding_a_look_or_a_drawing() -> None:
     before = plotted_digest(figure())
-    others: list[dict[str, Any]] = [{"y": [1.0, 2.001]}, {"bar": 3.1}, {"dot": 4.1}, {"words": "other"}]
-    others += [{"label": "other"}, {"scale": "log"}, {"limit": 6}, {"legend": True}]
-    for change in others:
-        assert plotted_digest(figure(**change)) != before, change
+    others = {"y": [1.0, 2.001], "bar": 3.1, "dot": 4.1, "words": "other", "label": "other"}
+    for name, change in {**others, "scale": "log", "limit": 6, "legend": True}.items():
+        assert plotted_digest(figure(**{name: change})) != before, name
     shown = figure(y=[1.0, 2.0 + 1e-9])
     shown.axes[0].lines[0].set_color("red")
     assert plotted_digest(shown) == before

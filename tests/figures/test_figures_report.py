@@ -44,8 +44,9 @@ def test_verdicts_come_first_with_every_claim_once_per_device(page: str) -> None
     assert [device for row in both for device in (CPU, CUDA) if f'"device">{device}' in row] == [CPU, CUDA]
     for axis in ("as published", "with the fair baseline"):
         [counts] = re.findall(rf">{len(CLAIMS)} claims {axis}:(.*?)</p>", table, flags=re.DOTALL)
-        assert sum(int(count) for count in re.findall(r'<span class="count">(\d+) ', counts)) == len(CLAIMS)
-    said = {re.findall("<code>(.*?)</code>", row)[0] for row in rows if "unconfirmed transcription" in row}
+        assert sum(map(int, re.findall(r'<span class="count">(\d+) ', counts))) == len(CLAIMS)
+    recalled = [row for row in rows if "unconfirmed transcription" in row]
+    said = {re.findall("<code>(.*?)</code>", row)[0] for row in recalled}
     assert said == {claim.id for claim in CLAIMS.values() if claim.unconfirmed}
     assert len(set(report_page.OUTCOMES.values())) == len(report_page.OUTCOMES) == 6
 
@@ -128,7 +129,8 @@ def test_how_it_was_measured_is_told_from_the_records() -> None:
     assert facts["Versions"] == "torch 0.0.made-up, one 1.0, two 2.0"
     assert facts["Recorded"] == "2001-02-03 04:05 to 2001-02-04 04:05 UTC, 2 records"
     assert "aaaaaaaaaaaa (1), bbbbbbbbbbbb (1); † 1 of 2 by older" in facts["Code"]
-    for lacking in ("{}", "not JSON", '{"timing_settings": []}', '{"timing_settings": {"block_seconds": "x"}}'):
+    odd = ('{"timing_settings": []}', '{"timing_settings": {"block_seconds": "x"}}')
+    for lacking in ("{}", "not JSON", *odd):
         [timing, *_] = facts_of([timed("comera", [60.0], config_json=lacking)])
         assert timing.text.endswith("1 undisturbed block(s), the arms taking turns within each.")
 

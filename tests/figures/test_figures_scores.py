@@ -55,7 +55,8 @@ def test_wilson_s_interval_of_one_seed(right: int, examples: int, value: float, 
         ("10", "01", 0.0, -100.0, 100.0),  # {1, -1}: the same accuracy, and yet -1, 0 and 1
         ("1100", "1100", 0.0, 0.0, 0.0),
         ("111", "000", 100.0, 100.0, 100.0),
-        ("1111111111", "1111111110", 10.0, 0.0, 30.0),  # Binomial(10, 1/10): P(≤ 2) = 0.930, P(≤ 3) = 0.987
+        # Binomial(10, 1/10): P(≤ 2) = 0.930, P(≤ 3) = 0.987
+        ("1111111111", "1111111110", 10.0, 0.0, 30.0),
     ],
 )
 def test_a_difference_has_a_paired_bootstrap(ours: str, theirs: str, value: float, low: float, high: float) -> None:
@@ -174,7 +175,8 @@ def test_step_times_at_trained_ranks_are_paired_by_block_over_all_seeds() -> Non
     late = [point([True], 900, "late", ranks(0.2))]
     times = {"trained": [[1.0, 3.0], [10.0, 10.0], [30.0]], "full": [[4.0], [20.0], [30.0]]}
     one = trained("comera", "late", 0.2, late, samples={"step_ms": times}, **EARLY_SIZE)
-    columns = ["step_trained_over_full", "step_trained_over_full_low", "step_trained_over_full_high", "step_trained_ms"]
+    columns = [f"step_trained_over_full{end}" for end in ("", "_low", "_high")]
+    columns.append("step_trained_ms")
     for records in ([one], [one, dataclasses.replace(one, seed=1, cell_id="other")]):
         found = table("truncation", records).set_index("run").loc["comera, late 0.2", columns]
         assert found.tolist() == [0.5, 0.5, 1.0, 14.0]  # of 1/2, 1/2 and 1
@@ -187,11 +189,8 @@ def test_the_order_of_seeds_and_examples_does_not_matter() -> None:
 
     def records(answers: np.ndarray) -> list[Record]:
         words = ["".join("01"[int(right)] for right in row) for row in answers.reshape(6, 40)]
-        return [
-            run(arm, words[3 * place + seed], seed)
-            for place, arm in enumerate(("comera", "dense"))
-            for seed in range(3)
-        ]
+        seeds = [(arm, seed) for arm in ("comera", "dense") for seed in range(3)]
+        return [run(arm, text, seed) for (arm, seed), text in zip(seeds, words, strict=True)]
 
     one, other = records(rows), records(rows[:, :, order])
     for name in ("accuracy", "less_dense_points"):

@@ -5,7 +5,7 @@ What a verdict says beside its outcome is in ``goldens/verdicts.txt`` (see :mod:
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +16,7 @@ from made_up import (
     EARLY_SIZE,
     FULL_SIZE,
     FULL_SIZE_MIB,
+    LOSS,
     PARAMETERS,
     SMALL,
     answered,
@@ -25,14 +26,14 @@ from made_up import (
     code_steps,
     dlrm_steps,
     failed,
+    graphs,
     layer_in,
-    looked_up,
+    lookups,
     other_run,
-    peaks,
+    raced,
     record,
     swept,
     timed,
-    toggled,
     trained,
 )
 from pages import CLAIMS, RULES, judged, pages
@@ -43,20 +44,6 @@ from figures.claims.claims import Verdict
 
 ALL, LARGE = (1, 32, 64, 128), (32, 64, 128)
 MANY = dict.fromkeys
-
-
-def times(
-    ratios: dict[int, float], rival: str, device: str = CUDA, spread: float = 0.01, **columns: Any
-) -> list[Record]:
-    """CoMERA and one rival, whose time is ``ratios[batch]`` times CoMERA's; with CUDA Graph on a GPU."""
-    rounds = [10.0, 12.0, 11.0, 13.0, 14.0]
-    columns = {"cuda_graph": device == CUDA, "device": device} | columns
-    found = []
-    for batch, ratio in ratios.items():
-        found.append(timed("comera", rounds, batch, **columns))
-        noisy = [ms * (ratio + spread * (i - 2)) for i, ms in enumerate(rounds)]
-        found.append(timed(rival, noisy, batch, **columns))
-    return found
 
 
 def sizes(ratios: dict[int, float], *arms: str, base: float = 1e6, **columns: Any) -> list[Record]:
@@ -71,20 +58,19 @@ def sizes(ratios: dict[int, float], *arms: str, base: float = 1e6, **columns: An
 
 def on_gpu(allocated: float, reserved: float) -> list[Record]:
     """CoMERA and GaLore with measured peaks, CoMERA's at 100 and 200 MiB."""
-    return [
-        timed(
-            arm, [ms] * 5, device=CUDA, cuda_graph=True, peak_memory_allocated_mib=one, peak_memory_reserved_mib=other
-        )
-        for ms, (arm, one, other) in zip(
-            (10.0, 20.0), (("comera", 100, 200), ("galore", allocated, reserved)), strict=True
-        )
-    ]
+    comera, rival = raced({1: 2.0}, "galore", spread=0.0)
+    own = {"peak_memory_allocated_mib": allocated, "peak_memory_reserved_mib": reserved}
+    base = {"peak_memory_allocated_mib": 100, "peak_memory_reserved_mib": 200}
+    return [dataclasses.replace(comera, **base), dataclasses.replace(rival, **own)]
 
 
 def forms(**shares: float) -> list[Record]:
     """GaLore at 9.2 times CoMERA's peak, and other arms at these shares; ``__`` is a colon, ``_at_`` an @."""
-    arms = {name.replace("__", ":").replace("_at_", "@").replace("_and_", "+"): one for name, one in shares.items()}
-    return sizes({1: 9.2}, "galore") + [one for arm, share in arms.items() for one in sizes({1: share}, arm)[1:]]
+    found = sizes({1: 9.2}, "galore")
+    for name, share in shares.items():
+        arm = name.replace("__", ":").replace("_at_", "@").replace("_and_", "+")
+        found += sizes({1: share}, arm)[1:]
+    return found
 
 
 def uncaptured(**eager: Any) -> list[Record]:
@@ -95,51 +81,20 @@ def uncaptured(**eager: Any) -> list[Record]:
     return [timed("galore", [20.0, 22.0], device=CUDA, pairing="elsewhere", **eager), captured, refused]
 
 
-def graphs(ratios: dict[int, float], on: str = "graph", spread: float = 0.01, **columns: Any) -> list[Record]:
-    """Fig. 7: dense takes ``ratios[batch]`` times CoMERA's time."""
-    rounds = [10.0, 12.0, 11.0, 13.0, 14.0]
-    return [
-        toggled(
-            arm,
-            on,
-            [ms * (1.0 if arm == "comera" else ratio + spread * (i - 2)) for i, ms in enumerate(rounds)],
-            batch,
-            **columns,
-        )
-        for batch, ratio in ratios.items()
-        for arm in ("comera", "dense")
-    ]
-
-
-def lookups(
-    ratio: float, device: str = CUDA, batches: Sequence[int] = (10_000, 20_000, 40_000), **place: Any
-) -> list[Record]:
-    """Fig. 5: the plain look-up takes ``ratio`` times as long and as much memory."""
-    return [
-        looked_up(
-            variant, [size] * 5, batch, device=device, **peaks(size, "cuda" if device == CUDA else "cpu"), **place
-        )
-        for batch in batches
-        for variant, size in (("optimized", 1e6), ("plain", 1e6 * ratio))
-    ]
+def graphs_of(ratio: float, on: str = "graph", **columns: Any) -> list[Record]:
+    return graphs(MANY(LARGE, ratio), on, **columns)
 
 
 def sweep(
     shares: dict[float, float], noise: float = 1.01, batch: int = 8, device: str = CUDA, **columns: Any
 ) -> list[Record]:
     """Fig. 12: CoMERA takes a share of dense's time at each ratio, its blocks spread by ``noise``."""
-    return [
-        swept(
-            arm,
-            ratio,
-            [cost * (noise**power if arm == "comera" else 1.0) for power in (-2, -1, 0, 1, 2)],
-            batch,
-            device=device,
-            **columns,
-        )
-        for ratio, share in shares.items()
-        for arm, cost in (("comera", share), ("dense", 1.0))
-    ]
+    columns |= {"batch": batch, "device": device}
+    found = []
+    for ratio, share in shares.items():
+        noisy = [share * noise**power for power in (-2, -1, 0, 1, 2)]
+        found += [swept("comera", ratio, noisy, **columns), swept("dense", ratio, [1.0] * 5, **columns)]
+    return found
 
 
 GROWING = {1.5: 1.2, 4.0: 0.8, 16.0: 0.5, 64.0: 0.3}
@@ -148,20 +103,22 @@ GROWING = {1.5: 1.2, 4.0: 0.8, 16.0: 0.5, 64.0: 0.3}
 def size(ratio: float, layers: float, target: float = 0.2, **columns: Any) -> list[Record]:
     """A late run so many times smaller than dense, and its layers."""
     cores = EARLY_SIZE["dense_tensorized_mib"] / layers
-    own = {"stored_mib": FULL_SIZE_MIB / ratio, "tensorized_mib": cores, "size_fraction": 0.19, "size_target": 0.2}
-    return [answered(target=target, **{**own, **columns})]
+    own = {"stored_mib": FULL_SIZE_MIB / ratio, "tensorized_mib": cores}
+    return [answered(target=target, **{**own, "size_fraction": 0.19, "size_target": 0.2, **columns})]
 
 
 def pair(worse: int, seeds: int = 1, dense: float = 0.8, **columns: Any) -> list[Record]:
     """Dense, and an early stage that answers ``worse`` of 1000 examples wrong besides."""
-    return [
-        one
-        for seed in range(seeds)
-        for one in (
-            answered("dense", seed=seed, share=dense, **columns),
-            answered("comera", "early", seed=seed, share=dense, wrong_first=worse, **columns),
-        )
-    ]
+    found = []
+    for seed in range(seeds):
+        common = {"seed": seed, "share": dense, **columns}
+        found += [answered("dense", **common), answered("comera", "early", wrong_first=worse, **common)]
+    return found
+
+
+def early_of(ratio: float) -> list[Record]:
+    """An early stage so many times smaller than dense."""
+    return [answered("comera", "early", stored_mib=FULL_SIZE_MIB / ratio)]
 
 
 def dense_on(share: float, seeds: int = 3, **columns: Any) -> list[Record]:
@@ -170,55 +127,36 @@ def dense_on(share: float, seeds: int = 3, **columns: Any) -> list[Record]:
 
 def in_fp8(share: float, seeds: int = 3, **columns: Any) -> list[Record]:
     """CoMERA in FP32, and with FP8's products, of which so many answers are right."""
-    return [
-        answered(
-            share=right,
-            seed=seed,
-            precision=precision,
-            experiment="fig14_sst2",
-            cell_id=f"{precision}-{seed}",
-            **columns,
-        )
-        for seed in range(seeds)
-        for precision, right in (("fp32", 0.8), ("fp8", share))
-    ]
+    found = []
+    for seed in range(seeds):
+        for precision, right in (("fp32", 0.8), ("fp8", share)):
+            about = {"precision": precision, "cell_id": f"{precision}-{seed}", **columns}
+            found.append(answered(share=right, seed=seed, experiment="fig14_sst2", **about))
+    return found
 
 
 def loss_in_fp8(fp8: float, seeds: int = 3, probe: float = 2.6, control: float | None = None) -> list[Record]:
     """A loss of 2.0 in FP32 and another one in FP8, and in FP32 with outputs formed again."""
-    metric = {"name": "loss", "text": "validation loss", "unit": "nats", "higher_is_better": False, "probe": probe}
-    ends = {("comera", "fp32"): 2.0, ("comera", "fp8"): fp8, ("dense", "fp32"): 2.0, ("dense", "fp8"): fp8}
+    ends = {(arm, "fp32"): 2.0 for arm in ("comera", "dense")}
+    ends |= {(arm, "fp8"): fp8 for arm in ("comera", "dense")}
     ends |= {} if control is None else {("comera:lean", "fp32"): control}
-    return [
-        other_run(
-            arm,
-            (3.0, end),
-            metric,
-            seed=seed,
-            precision=precision,
-            experiment="fig14",
-            workload="encoder",
-            cell_id=f"{arm}-{precision}-{seed}".replace(":", "-"),
-        )
-        for (arm, precision), end in ends.items()
-        for seed in range(seeds)
-    ]
+    found = []
+    for (arm, precision), end in ends.items():
+        for seed in range(seeds):
+            name = f"{arm}-{precision}-{seed}".replace(":", "-")
+            about = {"experiment": "fig14", "workload": "encoder", "cell_id": name}
+            metric = {**LOSS, "guess": None, "probe": probe}
+            found.append(other_run(arm, (3.0, end), metric, seed=seed, precision=precision, **about))
+    return found
 
 
 def clicks_in_fp8(worse: float, dataset: str = "criteo") -> list[Record]:
-    return [
-        clicked(
-            "comera",
-            seed,
-            moved,
-            dataset,
-            experiment="table_dlrm_fp8",
-            precision=precision,
-            cell_id=f"{precision}-{seed}",
-        )
-        for precision, moved in (("fp32", 0.0), ("fp8", worse))
-        for seed in range(3)
-    ]
+    found = []
+    for precision, moved in (("fp32", 0.0), ("fp8", worse)):
+        for seed in range(3):
+            about = {"precision": precision, "cell_id": f"{precision}-{seed}"}
+            found.append(clicked("comera", seed, moved, dataset, experiment="table_dlrm_fp8", **about))
+    return found
 
 
 def layers(second: Sequence[float], first: Sequence[float] = (2.0, 2.2, 2.4), **columns: Any) -> list[Record]:
@@ -234,18 +172,11 @@ def layers(second: Sequence[float], first: Sequence[float] = (2.0, 2.2, 2.4), **
 
 def lte(*shares: float, dataset: str = "mnli_12k", **columns: Any) -> list[Record]:
     """LTE with as many settings as shares of right answers among three classes."""
-    return [
-        answered(
-            "lte",
-            share=share,
-            method_settings={"alpha": 64.0 * n},
-            dataset=dataset,
-            experiment="lte",
-            cell_id=f"lte-{n}",
-            **columns,
-        )
-        for n, share in enumerate(shares, start=1)
-    ]
+    found = []
+    for n, share in enumerate(shares, start=1):
+        about = {"method_settings": {"alpha": 64.0 * n}, "cell_id": f"lte-{n}", "dataset": dataset}
+        found.append(answered("lte", share=share, experiment="lte", **about, **columns))
+    return found
 
 
 CODE = {"comera": fig10.FULL_SIZE / 4.23, "low_rank@size": fig10.FULL_SIZE / 4.3, "dense": fig10.FULL_SIZE}
@@ -269,6 +200,11 @@ class Case(NamedTuple):
     fair: str | None = None  # where the fair baseline is looked at
 
 
+def each(claim: str, make: Callable[[Any], list[Record]], outcomes: Mapping[Any, str]) -> list[Case]:
+    """A case per argument of what makes the records."""
+    return [Case(claim, make(argument), outcome) for argument, outcome in outcomes.items()]
+
+
 MNLI, POOL = {"dataset": "mnli"}, {"dataset": "nli_pool"}
 TWO_CLASSES = {"model": {**FULL_SIZE, "classes": 2}, "dense_mib": (PARAMETERS["dense"] - 769) * 4 / 2**20}
 OTHER_MODEL = {"model": SMALL, "dense_mib": 2.8}
@@ -278,32 +214,32 @@ GIVEN, PREDICTED = "by construction", "predicted"
 
 CASES = [
     # Fig. 1: all of the batch sizes must hold, on a GPU, captured, in FP32, of the full size
-    Case("time-epoch-speedup", times(MANY(ALL, 2.5), "dense"), REPRODUCED),
-    Case("time-epoch-speedup", times(MANY(ALL, 1.6), "dense"), REPRODUCED),
-    Case("time-epoch-speedup", times(MANY(ALL, 8.0), "dense"), PARTLY),
-    Case("time-epoch-speedup", times({1: 5.9, 32: 5.9, 64: 5.9, 128: 5.0}, "dense"), REPRODUCED),
-    Case("time-epoch-speedup", times(MANY(ALL, 1.2), "dense"), PARTLY),
-    Case("time-epoch-speedup", times({1: 2.5, 32: 2.5, 64: 2.5, 128: 0.9}, "dense"), PARTLY),
-    Case("time-epoch-speedup", times(MANY(ALL, 0.8), "dense"), REFUTED),
-    Case("time-epoch-speedup", times({1: 0.8, 32: 1.2}, "dense"), PARTLY),
-    Case("time-epoch-speedup", times(MANY(ALL, 1.4), "dense", spread=0.4), UNTESTED),
-    Case("time-epoch-speedup", times({1: 0.8}, "dense") + times({32: 1.4}, "dense", spread=0.4), UNTESTED),
-    Case("time-epoch-speedup", times({1: 2.5, 32: 2.5}, "dense"), PARTLY),
-    Case("time-epoch-speedup", times(MANY(ALL, 2.5), "dense", CPU), UNTESTED),
-    Case("time-epoch-speedup", times({1: 2.5}, "dense", precision="bf16"), UNTESTED),
-    Case("time-epoch-speedup", times(MANY(ALL, 2.5), "dense", cuda_graph=False), UNTESTED),
-    Case("time-epoch-speedup", times(MANY(ALL, 2.5), "dense", compile=True), UNTESTED),
-    Case("time-epoch-speedup", times(MANY(ALL, 2.5), "dense", parameters=1234), UNTESTED),
-    Case("galore-time-b1", times({1: 1.6}, "galore"), REPRODUCED, UNTESTED),
-    Case("galore-time-b1", times({1: 1.4}, "galore"), PARTLY),
-    Case("galore-time-b1", times({1: 0.9}, "galore"), REFUTED),
-    Case("galore-time-b1", times({32: 2.0}, "galore"), UNTESTED),
+    Case("time-epoch-speedup", raced(MANY(ALL, 2.5), "dense"), REPRODUCED),
+    Case("time-epoch-speedup", raced(MANY(ALL, 1.6), "dense"), REPRODUCED),
+    Case("time-epoch-speedup", raced(MANY(ALL, 8.0), "dense"), PARTLY),
+    Case("time-epoch-speedup", raced({1: 5.9, 32: 5.9, 64: 5.9, 128: 5.0}, "dense"), REPRODUCED),
+    Case("time-epoch-speedup", raced(MANY(ALL, 1.2), "dense"), PARTLY),
+    Case("time-epoch-speedup", raced({1: 2.5, 32: 2.5, 64: 2.5, 128: 0.9}, "dense"), PARTLY),
+    Case("time-epoch-speedup", raced(MANY(ALL, 0.8), "dense"), REFUTED),
+    Case("time-epoch-speedup", raced({1: 0.8, 32: 1.2}, "dense"), PARTLY),
+    Case("time-epoch-speedup", raced(MANY(ALL, 1.4), "dense", spread=0.4), UNTESTED),
+    Case("time-epoch-speedup", raced({1: 0.8}, "dense") + raced({32: 1.4}, "dense", spread=0.4), UNTESTED),
+    Case("time-epoch-speedup", raced({1: 2.5, 32: 2.5}, "dense"), PARTLY),
+    Case("time-epoch-speedup", raced(MANY(ALL, 2.5), "dense", CPU), UNTESTED),
+    Case("time-epoch-speedup", raced({1: 2.5}, "dense", precision="bf16"), UNTESTED),
+    Case("time-epoch-speedup", raced(MANY(ALL, 2.5), "dense", cuda_graph=False), UNTESTED),
+    Case("time-epoch-speedup", raced(MANY(ALL, 2.5), "dense", compile=True), UNTESTED),
+    Case("time-epoch-speedup", raced(MANY(ALL, 2.5), "dense", parameters=1234), UNTESTED),
+    Case("galore-time-b1", raced({1: 1.6}, "galore"), REPRODUCED, UNTESTED),
+    Case("galore-time-b1", raced({1: 1.4}, "galore"), PARTLY),
+    Case("galore-time-b1", raced({1: 0.9}, "galore"), REFUTED),
+    Case("galore-time-b1", raced({32: 2.0}, "galore"), UNTESTED),
     Case(
         "galore-time-b1",
         [timed(arm, [ms], device=CUDA, cuda_graph=True) for arm, ms in (("comera", 1.0), ("galore", 2.0))],
         UNTESTED,
     ),
-    Case("galore-time-b1", times({1: 2.5}, "galore", CPU), UNTESTED, UNTESTED),
+    Case("galore-time-b1", raced({1: 2.5}, "galore", CPU), UNTESTED, UNTESTED),
     # what cannot be captured takes part with its times without, of the same settings
     Case("galore-time-b1", uncaptured(), REPRODUCED),
     Case("galore-time-b1", uncaptured(precision="bf16"), UNTESTED),
@@ -311,8 +247,8 @@ CASES = [
     Case("galore-time-b1", uncaptured(data_hash="another"), UNTESTED),
     Case("galore-time-b1", uncaptured(config_json='{"method_settings": {"rank": 2}}'), UNTESTED),
     Case("galore-time-b1", uncaptured(status="oom"), UNTESTED),
-    Case("lte-time", times(MANY(LARGE, 3.0), "lte"), REPRODUCED),
-    Case("lte-time", times(MANY(LARGE, 0.9), "lte"), REFUTED),
+    Case("lte-time", raced(MANY(LARGE, 3.0), "lte"), REPRODUCED),
+    Case("lte-time", raced(MANY(LARGE, 0.9), "lte"), REFUTED),
     Case("lte-memory", sizes(MANY(LARGE, 1.1), "lte"), PREDICTED),
     Case("lte-memory", sizes({32: 1.1, 64: 1.0, 128: 0.9}, "lte"), PARTLY),
     Case("lte-memory", sizes(MANY(LARGE, 1.0), "lte"), REFUTED),
@@ -328,15 +264,15 @@ CASES = [
     Case("galore-memory-b1", on_gpu(900.0, 1800.0) + sizes({1: 0.5}, "galore", device=CUDA), REPRODUCED),
     Case(
         "galore-all-batches",
-        times(MANY(LARGE, 2.0), "galore") + sizes(MANY(LARGE, 1.2), "galore", device=CUDA),
+        raced(MANY(LARGE, 2.0), "galore") + sizes(MANY(LARGE, 1.2), "galore", device=CUDA),
         REPRODUCED,
     ),
     Case(
-        "galore-all-batches", times(MANY(LARGE, 2.0), "galore") + sizes(MANY(LARGE, 0.9), "galore", device=CUDA), PARTLY
+        "galore-all-batches", raced(MANY(LARGE, 2.0), "galore") + sizes(MANY(LARGE, 0.9), "galore", device=CUDA), PARTLY
     ),
     Case(
         "galore-all-batches",
-        times(MANY(LARGE, 1.0), "galore", spread=0.1) + sizes(MANY(LARGE, 1.2), "galore", device=CUDA),
+        raced(MANY(LARGE, 1.0), "galore", spread=0.1) + sizes(MANY(LARGE, 1.2), "galore", device=CUDA),
         PARTLY,
     ),
     Case("galore-all-batches", sizes(MANY(LARGE, 1.2), "galore"), UNTESTED),
@@ -371,25 +307,21 @@ CASES = [
     Case("lookup-time", lookups(0.9), REFUTED),
     Case("lookup-time", lookups(4.5, CPU), UNTESTED),
     Case("lookup-time", lookups(4.5, precision="bf16"), UNTESTED),
-    *(
-        Case("lookup-memory", lookups(ratio), outcome)
-        for ratio, outcome in ((2.6, REPRODUCED), (6.0, REPRODUCED), (6.1, PARTLY), (1.2, PARTLY), (0.9, REFUTED))
-    ),
+    *each("lookup-memory", lookups, {2.6: REPRODUCED, 6.0: REPRODUCED, 6.1: PARTLY}),
+    *each("lookup-memory", lookups, {1.2: PARTLY, 0.9: REFUTED}),
     Case("lookup-memory", lookups(2.5, CPU, measure="predict", predicted_for="cuda"), PREDICTED),
     Case("lookup-memory", lookups(2.5, CPU, (10_000, 20_000), measure="predict", predicted_for="cuda"), PARTLY),
     Case("lookup-memory", lookups(2.5, CPU), UNTESTED),
     # Fig. 7
-    *(
-        Case("graph-speedup", graphs(MANY(LARGE, ratio)), outcome)
-        for ratio, outcome in ((3.0, REPRODUCED), (5.0, REPRODUCED), (9.0, PARTLY), (2.0, PARTLY), (1.2, REFUTED))
-    ),
+    *each("graph-speedup", graphs_of, {3.0: REPRODUCED, 5.0: REPRODUCED, 9.0: PARTLY}),
+    *each("graph-speedup", graphs_of, {2.0: PARTLY, 1.2: REFUTED}),
     Case("graph-speedup", graphs({32: 3.0, 64: 3.0, 128: 0.9}), PARTLY),
     Case("graph-speedup", graphs({32: 3.0}), PARTLY),
-    Case("graph-speedup", graphs(MANY(LARGE, 2.0), spread=0.6), UNTESTED),
+    Case("graph-speedup", graphs_of(2.0, spread=0.6), UNTESTED),
     Case("graph-speedup", graphs({1: 3.0, 256: 3.0}), UNTESTED),
-    *(Case("graph-speedup", graphs(MANY(LARGE, 3.0), on), UNTESTED) for on in ("", "bf16 graph", "compile graph")),
-    Case("graph-speedup", graphs(MANY(LARGE, 3.0), parameters=1234), UNTESTED),
-    Case("graph-speedup", graphs(MANY(LARGE, 3.0), "", device=CPU), UNTESTED),
+    *(Case("graph-speedup", graphs_of(3.0, on), UNTESTED) for on in ("", "bf16 graph", "compile graph")),
+    Case("graph-speedup", graphs_of(3.0, parameters=1234), UNTESTED),
+    Case("graph-speedup", graphs_of(3.0, "", device=CPU), UNTESTED),
     # Fig. 12: at least four ratios, the smallest at most 2
     Case("ratio-monotone", sweep(GROWING), REPRODUCED),
     Case("ratio-monotone", sweep(GROWING | {1.5: 0.93}), REPRODUCED),
@@ -410,10 +342,7 @@ CASES = [
     Case("mnli-early-size", [answered("comera", "early", share=0.34)], GIVEN),
     Case("mnli-early-size", [answered("comera", "early", stored_mib=6.0)], REFUTED),
     Case("mnli-early-ratio", [answered("comera", "early")], GIVEN),
-    *(
-        Case("mnli-early-ratio", [answered("comera", "early", stored_mib=FULL_SIZE_MIB / ratio)], outcome)
-        for ratio, outcome in ((42.6, GIVEN), (42.4, PARTLY), (21.0, REFUTED))
-    ),
+    *each("mnli-early-ratio", early_of, {42.6: GIVEN, 42.4: PARTLY, 21.0: REFUTED}),
     Case("mnli-late02-ratio", size(99, 340), GIVEN),
     Case("mnli-late02-ratio", size(70, 340), PARTLY),
     Case("mnli-late02-layers", size(99, 340), PARTLY),
@@ -447,15 +376,13 @@ CASES = [
     # accuracy is claimed for MNLI, with three seeds and a margin
     Case("mnli-dense-acc", [answered("dense", share=0.6)], UNTESTED),
     Case("mnli-dense-acc", [answered("dense", share=0.6, **MNLI)], UNTESTED),
-    *(
-        Case("mnli-dense-acc", dense_on(share, **MNLI), outcome)
-        for share, outcome in ((0.64, REPRODUCED), (0.6, PARTLY), (0.5, REFUTED))
-    ),
+    Case("mnli-dense-acc", dense_on(0.64, **MNLI), REPRODUCED),
+    Case("mnli-dense-acc", dense_on(0.6, **MNLI), PARTLY),
+    Case("mnli-dense-acc", dense_on(0.5, **MNLI), REFUTED),
     Case("mnli-late02-acc", size(99, 340, share=0.6), UNTESTED),
-    *(
-        Case("mnli-same-accuracy", pair(worse, 3, **MNLI), outcome)
-        for worse, outcome in ((5, REPRODUCED), (20, PARTLY), (100, REFUTED))
-    ),
+    Case("mnli-same-accuracy", pair(5, 3, **MNLI), REPRODUCED),
+    Case("mnli-same-accuracy", pair(20, 3, **MNLI), PARTLY),
+    Case("mnli-same-accuracy", pair(100, 3, **MNLI), REFUTED),
     Case("mnli-same-accuracy", pair(0), UNTESTED),
     *(Case("mnli-same-accuracy", pair(5, seeds, **MNLI), UNTESTED) for seeds in (1, 2)),
     Case("mnli-same-accuracy", pair(5, 3, dense=0.5, **MNLI), UNTESTED),
@@ -475,10 +402,9 @@ CASES = [
     Case("dlrm-opt-dense", dlrm_steps(), PREDICTED),
     Case("dlrm-opt-plain", dlrm_steps(CUDA), REPRODUCED),
     Case("dlrm-opt-plain", dlrm_steps(CUDA, "synthetic_low_rank"), UNTESTED),
-    *(
-        Case("recsys-time", dlrm_steps(CUDA, faster=ratio), outcome)
-        for ratio, outcome in ((2.5, REPRODUCED), (1.2, PARTLY), (0.9, REFUTED))
-    ),
+    Case("recsys-time", dlrm_steps(CUDA, faster=2.5), REPRODUCED),
+    Case("recsys-time", dlrm_steps(CUDA, faster=1.2), PARTLY),
+    Case("recsys-time", dlrm_steps(CUDA, faster=0.9), REFUTED),
     Case("recsys-time", dlrm_steps(CUDA, "synthetic_low_rank", 2.5), UNTESTED),
     Case("recsys-time", dlrm_steps(), UNTESTED),
     Case(
@@ -496,47 +422,33 @@ CASES = [
     Case("codebert-speedup", code(ratios=(0.9, 0.8)), REFUTED),
     Case("codebert-speedup", code(device=CPU), UNTESTED),
     Case("codebert-speedup", code(dense=1000), UNTESTED),
-    *(
-        Case("codebert-ratio", code(times, CPU), outcome)
-        for times, outcome in ((4.19, GIVEN), (4.27, GIVEN), (4.1, REFUTED), (6.0, REFUTED))
-    ),
-    *(
-        Case("codebert-encoder-ratio", smaller_beside_embedding(times), outcome)
-        for times, outcome in ((9.74, GIVEN), (9.6, REFUTED))
-    ),
-    *(
-        Case("codebert-curve", code_runs(last, parameters), outcome)
-        for last, parameters, outcome in (
-            (1.5, fig10.FULL_SIZE, REPRODUCED),
-            (1.52, fig10.FULL_SIZE, REPRODUCED),
-            (1.7, fig10.FULL_SIZE, REFUTED),
-            (1.5, 562_304, UNTESTED),
-        )
-    ),
+    Case("codebert-ratio", code(4.19, CPU), GIVEN),
+    Case("codebert-ratio", code(4.27, CPU), GIVEN),
+    Case("codebert-ratio", code(4.1, CPU), REFUTED),
+    Case("codebert-ratio", code(6.0, CPU), REFUTED),
+    *each("codebert-encoder-ratio", smaller_beside_embedding, {9.74: GIVEN, 9.6: REFUTED}),
+    Case("codebert-curve", code_runs(1.5, fig10.FULL_SIZE), REPRODUCED),
+    Case("codebert-curve", code_runs(1.52, fig10.FULL_SIZE), REPRODUCED),
+    Case("codebert-curve", code_runs(1.7, fig10.FULL_SIZE), REFUTED),
+    Case("codebert-curve", code_runs(1.5, 562_304), UNTESTED),
     # lower precisions: three seeds above the probe, a margin, and more than what rounding alone does
     Case("fp8-accuracy", in_fp8(0.8), REPRODUCED),
     Case("fp8-accuracy", in_fp8(0.5), REFUTED),
     Case("fp8-accuracy", in_fp8(0.8, seeds=1), UNTESTED),
     Case("fp8-accuracy", in_fp8(0.8, **OTHER_MODEL), UNTESTED),
-    *(Case("fp8-accuracy", loss_in_fp8(end), outcome) for end, outcome in ((2.005, REPRODUCED), (2.2, REFUTED))),
+    *each("fp8-accuracy", loss_in_fp8, {2.005: REPRODUCED, 2.2: REFUTED}),
     Case("fp8-accuracy", loss_in_fp8(2.005, seeds=2), UNTESTED),
     Case("fp8-accuracy", loss_in_fp8(2.005, probe=2.0), UNTESTED),
-    *(
-        Case("fp8-accuracy", loss_in_fp8(2.005, control=end), outcome)
-        for end, outcome in ((2.001, REPRODUCED), (2.1, UNTESTED), (1.9, UNTESTED))
-    ),
+    Case("fp8-accuracy", loss_in_fp8(2.005, control=2.001), REPRODUCED),
+    Case("fp8-accuracy", loss_in_fp8(2.005, control=2.1), UNTESTED),
+    Case("fp8-accuracy", loss_in_fp8(2.005, control=1.9), UNTESTED),
     Case("fp8-dlrm", clicks_in_fp8(0.0), REPRODUCED),
     Case("fp8-dlrm", clicks_in_fp8(1.0), REFUTED),
     Case("fp8-dlrm", clicks_in_fp8(0.0, "synthetic_low_rank"), UNTESTED),
-    *(
-        Case("fp8-larger-is-better", layers(second), outcome)
-        for second, outcome in (
-            ([1.0] * 3, REPRODUCED),
-            ([4.0] * 3, REFUTED),
-            ([1.6, 2.1, 2.6], PARTLY),
-            ([1.8, 1.9, 2.3], PARTLY),
-        )
-    ),
+    Case("fp8-larger-is-better", layers([1.0] * 3), REPRODUCED),
+    Case("fp8-larger-is-better", layers([4.0] * 3), REFUTED),
+    Case("fp8-larger-is-better", layers([1.6, 2.1, 2.6]), PARTLY),
+    Case("fp8-larger-is-better", layers([1.8, 1.9, 2.3]), PARTLY),
     Case("fp8-larger-is-better", layers([1.0] * 3, device=CPU), UNTESTED),
     Case("fp8-larger-is-better", layers([1.0] * 3)[:1], UNTESTED),
     Case("fp8-larger-is-better", [layers([1.0] * 3)[place] for place in (0, 3)], UNTESTED),
@@ -579,10 +491,10 @@ def test_every_claim_that_records_decide_has_a_case() -> None:
 @pytest.mark.parametrize(
     ("claim", "make"),
     [
-        ("galore-time-b1", lambda ratio: times({1: ratio}, "galore", spread=0.0)),
+        ("galore-time-b1", lambda ratio: raced({1: ratio}, "galore", spread=0.0)),
         ("lookup-time", lookups),
         ("lookup-memory", lookups),
-        ("graph-speedup", lambda ratio: graphs(MANY(LARGE, ratio), spread=0.0)),
+        ("graph-speedup", lambda ratio: graphs_of(ratio, spread=0.0)),
         ("mnli-late02-ratio", lambda ratio: size(ratio, 340, size_fraction=None)),
     ],
 )
@@ -628,12 +540,12 @@ def test_what_decides_nothing_is_printed_all_the_same() -> None:
 
 
 def test_pages_beside_the_decisive_one_do_not_count() -> None:
-    eager = times({1: 0.5}, "galore", cuda_graph=False)
-    found = pages("fig1", times({1: 2.5}, "galore") + eager + times({1: 0.5}, "galore", precision="bf16"))
+    eager = raced({1: 0.5}, "galore", cuda_graph=False)
+    found = pages("fig1", raced({1: 2.5}, "galore") + eager + raced({1: 0.5}, "galore", precision="bf16"))
     outcomes = [next(v.outcome for v in one.verdicts if v.claim.id == "galore-time-b1") for one in found]
     assert sorted(outcomes) == sorted([UNTESTED, REPRODUCED, UNTESTED])
 
 
 def test_a_failed_cell_decides_nothing() -> None:
-    comera, rival = times({1: 2.5}, "galore")
+    comera, rival = raced({1: 2.5}, "galore")
     assert judged("galore-time-b1", [comera, failed(rival)]).outcome == UNTESTED
