@@ -230,10 +230,11 @@ def report(arguments: argparse.Namespace) -> None:
 
     root, everything = _folder(arguments), artifacts()
     records = _read(root)
-    if all(artifact.of(records).empty for artifact in everything.values()):
-        experiments = dict.fromkeys(f"{name}/" for artifact in everything.values() for name in artifact.experiments)
-        first = next(iter(everything.values())).command
-        raise InputError(f"{root}: no record below {', '.join(experiments)}; make some with: {first}.")
+    found = list(everything.values())
+    if all(artifact.of(records).empty for artifact in found):
+        folders = dict.fromkeys(f"{name}/" for artifact in found for name in artifact.experiments)
+        below = ", ".join(folders)
+        raise InputError(f"{root}: no record below {below}; make some with: {found[0].command}.")
     print(*_write({REPORT: page(records, everything, claims_of(everything.values()))}, arguments))
 
 

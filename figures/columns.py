@@ -83,15 +83,19 @@ def _words(heading: str) -> Format:
     return Format(heading, left=True)
 
 
+#: Columns of words, and of whole numbers, that are headed by their own names.
+_OF_WORDS = (
+    *("arm", "variant", "part", "toggles", "optimizer", "layer", "product", "form"),
+    *("matrix", "setting", "modes", "ranks", "plan", "workload", "batches", "what"),
+    *("precision", "run", "stage", "settings", "best", "remarks"),
+)
+_COUNTS = ("width", "parameters", "rows", "tokens", "cells", "step", "seed")
+
 #: By the name of a column, or a pattern of names; the first that fits counts.
 FORMATS: Mapping[str, Format] = {
+    **{name: _words(name) for name in _OF_WORDS},
+    **{name: Format(name, digits=0) for name in _COUNTS},
     "batch_size": Format("batch", digits=0),
-    "arm": _words("arm"),
-    "variant": _words("variant"),
-    "part": _words("part"),
-    "width": Format("width", digits=0),
-    "toggles": _words("toggles"),
-    "parameters": Format("parameters", digits=0),
     "size_ratio": Format("times smaller", digits=4),
     "epoch_time_s": Format("epoch, {}", status="time_status", unit_of=_time_unit),
     "step_time_ms": Format("step, ms", status="time_status"),
@@ -108,7 +112,6 @@ FORMATS: Mapping[str, Format] = {
     "allocated_mib": Format("allocated MiB", digits=4),
     "reserved_mib": Format("reserved MiB", digits=4),
     # searches of rates
-    "optimizer": _words("optimizer"),
     "origin": _words("weights"),
     "ratio": Format("ratio", suffix="x"),
     "train_steps": Format("steps", digits=0),
@@ -118,20 +121,12 @@ FORMATS: Mapping[str, Format] = {
     "peak_memory_predicted_mib": Format("peak MiB, predicted"),
     "lr": Format("best rate", form="g"),
     # layers and products by precision
-    "layer": _words("layer"),
-    "rows": Format("rows", digits=0),
-    "product": _words("product"),
-    "form": _words("form"),
     "ms": Format("ms", status="status"),
     "tflops_per_s": Format("TFLOP/s"),
     "gain_over_*": Format("gain over *", suffix="x"),
     "mib": Format("MiB"),
     "*_least_ms": Format("least ms"),
     # tensorized matrices
-    "matrix": _words("matrix"),
-    "setting": _words("setting"),
-    "modes": _words("modes"),
-    "ranks": _words("ranks"),
     "gflops_per_step": Format("GFLOP"),
     "predicted_peak_mib": Format("predicted peak, MiB", digits=4),
     # several ranks
@@ -141,8 +136,6 @@ FORMATS: Mapping[str, Format] = {
     "sent_buckets_mib": Format("sent, MiB"),
     "exchange_memory_mib": Format("held, MiB"),
     # contraction plans
-    "tokens": Format("tokens", digits=0),
-    "plan": _words("plan"),
     "plan_mflop": Format("MFLOP"),
     "flops_over_*": Format("FLOPs / *", suffix="x"),
     "plan_saved_mib": Format("kept, MiB"),
@@ -152,27 +145,18 @@ FORMATS: Mapping[str, Format] = {
     "best_measured_ms": Format("fastest, ms"),
     "dense_ms": Format("nn.Linear, ms"),
     # predictions
-    "workload": _words("workload"),
-    "cells": Format("cells", digits=0),
-    "batches": _words("batches"),
     "lowest_error": Format("lowest error", form="+.2%"),
     "median_error": Format("median", form="+.2%"),
     "highest_error": Format("highest", form="+.2%"),
     "within": Format("within"),
     # checks
-    "what": _words("what"),
-    "precision": _words("precision"),
     "passed": Format("passed"),
     "error": Format("error", form=".1e", status="status"),
     "gradient_error": Format("gradient error", form=".1e"),
     "tolerance": Format("allowed", form=".0e"),
     "check": _words("of"),
     # trainings
-    "run": _words("run"),
-    "stage": _words("stage"),
     "epoch": Format("epoch", decimals=2),
-    "step": Format("step", digits=0),
-    "seed": Format("seed", digits=0),
     "stored_mib": Format("total, MiB", bare=True, status="status"),
     "total_ratio": Format("total ratio", suffix="x", bare=True),
     "tensorized_mib": Format("layers, MiB", bare=True),
@@ -182,10 +166,7 @@ FORMATS: Mapping[str, Format] = {
     "size_met": Format("S <= S0"),
     "step_trained_over_full": Format("step time, trained / full"),
     "step_trained_ms": Format("trained, ms"),
-    "settings": _words("settings"),
-    "best": _words("best"),
     "best_edge": _words("at an edge"),
-    "remarks": _words("remarks"),
 }
 
 
@@ -295,7 +276,8 @@ def readable(
 def left_columns(table: pd.DataFrame) -> frozenset[str]:
     """Return the headings, of a table for people, that stand above words."""
     numbers = r"^(?:[-+]?[\d,.]+(?:e[-+]\d+)?(?:x|%)?|-|)(?: (?:of \d|[\[(†‡§])|$)"
-    return frozenset(str(name) for name, cells in table.items() if cells.astype(str).str.match(numbers).mean() < 0.5)
+    shares = {str(name): cells.astype(str).str.match(numbers).mean() for name, cells in table.items()}
+    return frozenset(name for name, share in shares.items() if share < 0.5)
 
 
 def across(

@@ -76,7 +76,8 @@ class Asked:
     def of(cls, words: str) -> "Asked":
         """Parse the words of a place."""
         name, column, *pairs = re.findall(r'(?:[^\s"]|"[^"]*")+', words)
-        where = {key: values.strip('"').split("|") for key, values in (pair.split("=", 1) for pair in pairs)}
+        split = [pair.split("=", 1) for pair in pairs]
+        where = {key: values.strip('"').split("|") for key, values in split}
         digits = int(where.pop("digits", ["3"])[0])
         return cls(name, column.removeprefix("1/"), column.startswith("1/"), where, digits)
 
@@ -162,7 +163,8 @@ def _number(asked: Asked, text: str) -> float:
 
 
 def _value(asked: Asked, table: pd.DataFrame) -> str:
-    return _span([_number(asked, text) for text in _rows(asked, table, asked.where)[asked.column]], asked.digits)
+    texts = _rows(asked, table, asked.where)[asked.column]
+    return _span([_number(asked, text) for text in texts], asked.digits)
 
 
 def _inverse(numbers: Sequence[float] | float) -> list[float] | float:

@@ -45,7 +45,7 @@ METHOD = ("method.*",)
 _NEWEST = ["recorded_at", "cell_id"]
 
 #: Sections of a cell whose settings are columns, by the prefix of these.
-_SECTIONS = {"method": "method_settings", "workload": "workload_settings", "timing": "timing_settings"}
+_SECTIONS = {name: f"{name}_settings" for name in ("method", "workload", "timing")}
 
 _OWN = (*COLUMNS, "arm", "toggles", "cell.device", "record", "depth")
 _DTYPES: Mapping[Any, str] = {bool: "bool", int: "int64", int | None: "Int64"}

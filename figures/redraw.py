@@ -37,7 +37,8 @@ class Sheet(NamedTuple):
 
     @property
     def words(self) -> str:
-        return self.artifact if self.experiment is None else f"{self.artifact} --experiment {self.experiment}"
+        other = f" --experiment {self.experiment}" if self.experiment else ""
+        return f"{self.artifact}{other}"
 
 
 class SheetOutcome(NamedTuple):
@@ -103,7 +104,8 @@ def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iter
     """
     _shared["records"] = records
     console = Console(stderr=True)
-    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    words = TextColumn("{task.description}")
+    parts = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     sizes = records["experiment"].value_counts()  # what takes longest comes first
     waiting = sorted(sheets(), key=lambda sheet: -sizes.reindex(artifacts()[sheet.artifact].experiments).sum())
     with (

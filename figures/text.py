@@ -121,8 +121,10 @@ def _escape(text: str) -> str:
 
 def to_markdown(frame: pd.DataFrame, left: frozenset[str] = frozenset()) -> str:
     """Return a frame of strings as a Markdown table; columns named in ``left`` are aligned left, the rest right."""
-    lines = [f"| {' | '.join(_escape(str(cell)) for cell in line)} |" for line in (frame.columns, *frame.to_numpy())]
-    lines.insert(1, "|" + "|".join(":--" if str(column) in left else "--:" for column in frame.columns) + "|")
+    rows = [[_escape(str(cell)) for cell in line] for line in (frame.columns, *frame.to_numpy())]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    sides = [":--" if str(column) in left else "--:" for column in frame.columns]
+    lines.insert(1, f"|{'|'.join(sides)}|")
     return "\n".join(lines) + "\n"
 
 
@@ -145,7 +147,6 @@ def csv(table: pd.DataFrame) -> bytes:
 
 def templates(*folders: Path, autoescape: bool = False) -> jinja2.Environment:
     """Return the templates of folders, in which a variable that is not given is an error."""
-    loader, undefined = jinja2.FileSystemLoader(folders), jinja2.StrictUndefined
-    return jinja2.Environment(
-        loader=loader, undefined=undefined, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True
-    )
+    form: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "autoescape": autoescape}
+    loader = jinja2.FileSystemLoader(folders)
+    return jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, **form)

@@ -76,7 +76,9 @@ def select(records: Records) -> list[Fig1Page]:
     pages = []
     for device, df in frame.by_device(records):
         runs, plans = df[df["measure"] == "run"], df[df["measure"] == "predict"]
-        found = {*runs["toggles"], *([PLAIN] if (plans["precision"] == PLAIN.precision).any() else [])}
+        found = {*runs["toggles"]}
+        if (plans["precision"] == PLAIN.precision).any():
+            found.add(PLAIN)
         for toggles in sorted(found, key=lambda one: one.rank):
             page = cells.choose(among(df, toggles), Fig1Page, CELL, **device, **toggles.page)
             left_out = page.left_out

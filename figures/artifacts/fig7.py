@@ -133,8 +133,9 @@ def draw(page: Fig7Page, table: pd.DataFrame, caption: Caption) -> Figure:
     labels = None
     if measured:  # the allocated peak, else the predicted one in parentheses
         marks = bars.marks(table)
-        peaks = pd.to_numeric(table[f"{page.kind}_peak_mib"]).map(significant, na_action="ignore").astype(object)
-        predicted = ("(" + peaks + ") " + marks).str.rstrip()
+        peaks = pd.to_numeric(table[f"{page.kind}_peak_mib"])
+        words = peaks.map(significant, na_action="ignore").astype(object)
+        predicted = ("(" + words + ") " + marks).str.rstrip()
         allocated = bars.labels(table["allocated_mib"], table["allocated_over_comera"], marks)
         labels = allocated.fillna(predicted)
     sheet.memory(table, page.kind, measured, words_beside=labels)

@@ -4,7 +4,6 @@ Two verdicts stand beside each other: against dense tables with dense gradients 
 tables with sparse gradients and one number of state per row, as a recommender team would train them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -167,7 +166,7 @@ def _judge_size(claim: Claim, page: Fig8Page, table: pd.DataFrame) -> Judgement:
     return Judgement("by construction", why, found)
 
 
-def _rule(claim_id: str, quantity: str, parts: Sequence[Any], above: str = ADAM, fair: str = "", **more: Any) -> Rule:
+def _rule(claim_id: str, quantity: str, parts: list[Any], above: str = ADAM, fair: str = "", **more: Any) -> Rule:
     """Return the rule of a claim on ratios; one on memory alone may be decided by predictions on any log.
 
     Args:

@@ -62,6 +62,9 @@ AXES = {
 }
 
 
+Strokes = Mapping[str, Stroke]
+
+
 def points_of(metric: LeadingMetric, table: pd.DataFrame, cost: str = SIZE) -> pd.DataFrame:
     """Return the lines that have both a cost and the metric, the least cost first."""
     return table[(table[cost] > 0) & table[metric.name].notna()].sort_values(cost, kind="stable")
@@ -200,7 +203,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
 
 
 def _panel(
-    axes: Any, metric: LeadingMetric, table: pd.DataFrame, cost: str, style: Mapping[str, Stroke], limits: pd.DataFrame
+    axes: Any, metric: LeadingMetric, table: pd.DataFrame, cost: str, style: Strokes, limits: pd.DataFrame
 ) -> None:
     """Draw the points and their front, those that none beats, and the smallest sizes within reach."""
     points = points_of(metric, table, cost)

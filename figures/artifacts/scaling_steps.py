@@ -58,7 +58,8 @@ def rate_words(gbit: float) -> str:
 
 def base_arms(df: pd.DataFrame) -> list[str]:
     """Return the arms of records without their exchange."""
-    return [arm.removesuffix(f"+{exchange}") for arm, exchange in zip(df["arm"], df["exchange"], strict=True)]
+    pairs = zip(df["arm"], df["exchange"], strict=True)
+    return [arm.removesuffix(f"+{exchange}") for arm, exchange in pairs]
 
 
 class StepsPage(frame.Page):
@@ -85,9 +86,7 @@ class StepsPage(frame.Page):
         references = df[self.order].merge(ours, how="left")["record"].where(df["arm"] != COMERA)
         ratios = [time_ratio(*pair) for pair in zip(df["record"], known(references), strict=True)]
         launches = "time_over_comera_launches"
-        over = [
-            {**bounds("time_over_comera", one), launches: one and one.launches, "time_pairing": pairing(one)}
-            for one in ratios
-        ]
-        columns = [*bounds("time_over_comera", None), launches, "time_pairing"]
-        return df.drop(columns="launches").join([step_columns(df["record"]), pd.DataFrame(over, df.index, columns)])
+        over = [{**bounds("time_over_comera", one), launches: one and one.launches} for one in ratios]
+        columns = [*bounds("time_over_comera", None), launches]
+        found = pd.DataFrame(over, df.index, columns).assign(time_pairing=list(map(pairing, ratios)))
+        return df.drop(columns="launches").join([step_columns(df["record"]), found])

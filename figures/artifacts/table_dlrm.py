@@ -47,9 +47,10 @@ def table(study: Study) -> pd.DataFrame:
     """Return a line per arm: its metrics, their differences to dense with sparse gradients, and its size."""
     rows, rival = study.rows.drop(columns=training.ends(study.metric.name)), _runs_of(study, RIVAL)
     found = {one.name: [score_of(one, runs) for runs in rows["finished"]] for one in METRICS}
-    apart = {f"{one.name}_less_sparse": [less(one, runs, rival) for runs in rows["finished"]] for one in (NCE, AUC)}
-    rows = with_estimates(rows, {**found, **apart})
     columns = ["device", "dataset", "arm", "ratio", *training.RUN, *training.ends(*found)]
+    for one in (NCE, AUC):
+        found[f"{one.name}_less_sparse"] = [less(one, runs, rival) for runs in rows["finished"]]
+    rows = with_estimates(rows, found)
     columns += training.ends("nce_less_sparse", "auc_less_sparse", "stored_mib", "total_ratio")
     return rows[[*columns, "older_code"]].reset_index(drop=True)
 

@@ -127,7 +127,8 @@ class Judgement:
         gathered: dict[str, list[str]] = {}
         for found in self.ours:
             gathered.setdefault(found.heading, []).append(str(found))
-        return "; ".join(f"{', '.join(numbers)} ({words})" for words, numbers in gathered.items()) or "none"
+        parts = [f"{', '.join(numbers)} ({words})" for words, numbers in gathered.items()]
+        return "; ".join(parts) or "none"
 
 
 def by_bounds(spans: Iterable[tuple[float, float]], least: float = -math.inf, most: float = math.inf) -> Outcome:

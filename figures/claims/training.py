@@ -140,7 +140,8 @@ def _size_rule(slot: TrainingSlot, part: str) -> Rule:
     claim_id, quantity = f"{CLAIMED[slot]}-{part}", f"{expression} of {_WORDS[slot]}"
     if is_dense:
         quantity = f"{quantity} / published - 1"
-        return Rule(claim_id, quantity, "within +-tolerance", tolerance=100 * SAME_SIZE, unit="%", judge=judge)
+        tolerance = 100 * SAME_SIZE
+        return Rule(claim_id, quantity, "within +-tolerance", "any", tolerance, "%", judge=judge)
     quantity = f"{quantity}, worst seed"
     words = AT_MOST if is_size else f"{REACHES} (from half of it: partly)"
     return Rule(claim_id, quantity, words, tolerance=slack, unit=unit.strip(), judge=judge)

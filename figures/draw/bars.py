@@ -23,9 +23,11 @@ from figures.stats.cells import CATEGORIES, by_category
 from figures.text import DISTURBED, NOT_RECORDED, OLDER, UNPAIRED, significant
 
 _ROW = 0.185  # inches of a row
-_LABEL_ROOM, _MARK_ROOM = 0.12, 0.01  # of the width of all panels, for the label behind the longest bar of one
+# of the width of all panels, for the label behind the longest bar of one
+_LABEL_ROOM, _MARK_ROOM = 0.12, 0.01
 _COLUMNS = 4
-_LEGEND, _HANDLE = 170, 7  # characters that a line of a legend holds, and that an entry takes beside its words
+# characters that a line of a legend holds, and that an entry takes beside its words
+_LEGEND, _HANDLE = 170, 7
 
 #: Peaks marked on top of a bar, by name.
 MARKERS: dict[str, dict[str, Any]] = {
@@ -33,6 +35,9 @@ MARKERS: dict[str, dict[str, Any]] = {
     "reserved": {"marker": "D", "markersize": 4, "color": INK, "markerfacecolor": "white"},
 }
 _WHISKER: dict[str, Any] = {"color": INK, "linewidth": 1, "marker": "|", "markersize": 5}
+
+
+Fills = Mapping[str, Fill]
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,11 @@ class Band:
 
 def labels(values: pd.Series, ratios: pd.Series, marks: pd.Series) -> pd.Series:
     """Return the words beside bars: value, ratio to what it is compared with, marks; missing where the value is."""
-    values, ratios = pd.to_numeric(values), pd.to_numeric(ratios)  # a column without any number holds None
-    lines = zip(values, ratios, marks, strict=True)
-    words = [
-        f"{significant(value)}{f'  {significant(ratio)}x' if ratio > 0 else ''} {mark}".rstrip() if value > 0 else None
-        for value, ratio, mark in lines
-    ]
+    values, ratios = map(pd.to_numeric, (values, ratios))  # a column without any number holds None
+    words = []
+    for value, ratio, mark in zip(values, ratios, marks, strict=True):
+        over = f"  {significant(ratio)}x" if ratio > 0 else ""
+        words.append(f"{significant(value)}{over} {mark}".rstrip() if value > 0 else None)
     return pd.Series(words, values.index, "str")
 
 
@@ -158,7 +162,7 @@ class BarPage:
         return pd.Series(words, table.index, dtype=object)
 
     def _add(
-        self, heading: str, table: pd.DataFrame, bars: pd.DataFrame, fills: Mapping[str, Fill], words: Mapping[str, str]
+        self, heading: str, table: pd.DataFrame, bars: pd.DataFrame, fills: Fills, words: Mapping[str, str]
     ) -> None:
         by_batch = bars.groupby(table["batch_size"], sort=False)
         panels = {self.title.format(batch): part for batch, part in by_batch}

@@ -54,7 +54,8 @@ class Paper:
 
     def finish(self) -> Figure:
         """Lay out what is on the page, then once more with the height that the axes lack or have too much."""
-        lines = sum(text.get_text().count("\n") for text in (*self.figure.texts, *self.figure.subfigs[0].texts))
+        texts = (*self.figure.texts, *self.figure.subfigs[0].texts)
+        lines = sum(text.get_text().count("\n") for text in texts)
         axes_heights = sum((height + 1) * rows for _, height, rows in self._heights.values())
         self.figure.set_figheight(3 + 0.16 * lines + axes_heights)
         self._lay_out()

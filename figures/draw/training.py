@@ -152,4 +152,5 @@ def whisker(axes: Any, x: float, low: float, high: float, **style: Any) -> None:
 
 def bounds_of(table: pd.DataFrame, name: str) -> list[pd.Series]:
     """Return the bounds of a column, which are its values where there are none."""
-    return [table[f"{name}_{end}"].astype(float).fillna(table[name].astype(float)) for end in ("low", "high")]
+    values = table[name].astype(float)
+    return [table[f"{name}_{end}"].astype(float).fillna(values) for end in ("low", "high")]

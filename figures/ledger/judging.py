@@ -166,9 +166,12 @@ def judge(records: Records, claims: Mapping[str, Claim] | None = None) -> list[E
         wanted = {claim_id for claim_id, (_, owner) in rules.items() if owner is artifact}
         for place, verdict in artifact.judge(df, claims, wanted):
             found[verdict.claim.id].setdefault(verdict.device, []).append((place, verdict))
-    verdicts = {name: tuple(_on_device(devices[one]) for one in sorted(devices)) for name, devices in found.items()}
-    owned = ((name, claim, *rules[name]) for name, claim in claims.items())
-    return [Entry(one, rule, owner.experiments, verdicts[name]) for name, one, rule, owner in owned]
+    entries = []
+    for name, claim in claims.items():
+        (rule, owner), devices = rules[name], found[name]
+        verdicts = tuple(_on_device(devices[one]) for one in sorted(devices))
+        entries.append(Entry(claim, rule, owner.experiments, verdicts))
+    return entries
 
 
 def summary(entries: Sequence[Entry]) -> str:

@@ -65,8 +65,9 @@ def _stages(records: Sequence[Record]) -> dict[str, str]:
 TEMPLATES = Path(__file__).parent / "templates"
 
 _ENVIRONMENT = templates(TEMPLATES)
-_ENVIRONMENT.globals |= {"distinct": _distinct, "listed": _listed, "switch": _switch, "setting": _setting}
-_ENVIRONMENT.globals |= {"undisturbed": _undisturbed, "stages": _stages, "machines": machines}
+_ENVIRONMENT.globals |= {"distinct": _distinct, "listed": _listed, "switch": _switch}
+_ENVIRONMENT.globals |= {"setting": _setting, "undisturbed": _undisturbed, "stages": _stages}
+_ENVIRONMENT.globals |= {"machines": machines}
 
 
 def facts_of(records: Sequence[Record]) -> list[Fact]:
@@ -76,11 +77,12 @@ def facts_of(records: Sequence[Record]) -> list[Fact]:
     """
     found = {record.measure for record in records}
     order = [*(one for one in ("run", "predict", "train", "plan") if one in found), *sorted(found)]
+    versions = {record.library_versions for record in records}
     newest = max(records, key=lambda record: (record.recorded_at, record.cell_id)).code_id
     about = {
         "records": records,
-        "measures": {name: [record for record in records if record.measure == name] for name in order},
-        "libraries": sorted({one.strip() for record in records for one in record.library_versions.split(",")} - {""}),
+        "measures": {name: [one for one in records if one.measure == name] for name in order},
+        "libraries": sorted({one.strip() for one in ",".join(versions).split(",")} - {""}),
         "moments": span((record.recorded_at[:16].replace("T", " ") for record in records), " to "),
         "commits": Counter(record.git_commit for record in records),
         "older": sum(record.code_id != newest for record in records),

@@ -108,11 +108,13 @@ class Score:
     @property
     def bounds_are(self) -> str:
         """Name what the bounds are; empty where there are none."""
-        return {"": "", "interval": f"{CONFIDENCE:.0%} interval", "bootstrap": "bootstrap over seeds"}[self.kind]
+        interval = f"{CONFIDENCE:.0%} interval"
+        return {"": "", "interval": interval, "bootstrap": "bootstrap over seeds"}[self.kind]
 
     def text(self, sign: bool = False, unit: bool = False) -> str:
         """Write the value with its bounds, such as ``79.4 [76.5, 81.9]``; with ``sign`` as a difference."""
-        value, *ends = (self.metric.number(one, sign) for one in (self.value, self.low, self.high) if one is not None)
+        numbers = [one for one in (self.value, self.low, self.high) if one is not None]
+        value, *ends = (self.metric.number(one, sign) for one in numbers)
         bounds = f" [{', '.join(ends)}]" if ends else ""
         name = (self.metric.unit_apart if sign else self.metric.unit) if unit else ""
         return f"{value}{bounds} {name}".rstrip()
@@ -126,7 +128,9 @@ class Score:
     @property
     def span(self) -> tuple[float, float]:
         """Return the bounds, or the value twice where there are none."""
-        return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
+        if self.low is None or self.high is None:
+            return self.value, self.value
+        return self.low, self.high
 
     def beats(self, bound: float) -> bool:
         """Return whether both bounds are better than ``bound``."""
@@ -165,7 +169,8 @@ def score(metric: LeadingMetric, models: Mapping[int, MetricValue]) -> Score | N
     values, right = _stacked(seeds), 100.0 if metric.unit == "%" else 1.0
     if values is None or len(seeds) > 1 or not np.isin(values, (0.0, right)).all():
         return _bootstrapped(metric, [one.value for one in seeds], values, seeds[0].examples)
-    z, share, examples = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2), float((values > 0).mean()), values.size
+    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+    share, examples = float((values > 0).mean()), values.size
     centre = share + z * z / (2 * examples)
     spread = z * math.sqrt(share * (1 - share) / examples + (z / (2 * examples)) ** 2)
     scale = right / (1 + z * z / examples)  # Wilson's score interval

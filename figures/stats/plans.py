@@ -55,7 +55,9 @@ class Grid(frame.Page):
         done = self.df[self.df["status"] == "ok"].sort_values([*SHAPE.values()])
         shapes = done[[*SHAPE.values(), "shape", "layer", "cores", "dense_flops"]]
         shapes = shapes.assign(older_code=done["cell_id"].isin(self.older_code))
-        rows = [{"shape": one.shape, **plan} for one in frame.each(done) for plan in plans_of(one.record)]
+        rows = []
+        for one in frame.each(done):
+            rows += [{"shape": one.shape, **plan} for plan in plans_of(one.record)]
         return shapes.merge(pd.DataFrame(rows, columns=None if rows else _PLAN), on="shape")
 
     @cached_property

@@ -105,8 +105,10 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
     """
     pairs = lines.reset_index().merge(rivals.reset_index(), on=on, suffixes=("", "_rival"))
     sizes = (pairs["parameters"] / pairs["parameters_rival"]).astype(float)
-    pairs = pairs[((sizes - 1).abs() <= TOLERANCE) | (not same_size)].drop_duplicates("index").set_index("index")
-    pairs = pairs[pairs.index != pairs["index_rival"]].dropna(subset=["test_loss", "test_loss_rival"])
+    pairs = pairs[((sizes - 1).abs() <= TOLERANCE) | (not same_size)]
+    pairs = pairs.drop_duplicates("index").set_index("index")
+    pairs = pairs[pairs.index != pairs["index_rival"]]
+    pairs = pairs.dropna(subset=["test_loss", "test_loss_rival"])
     sure = pairs[["seeds", "seeds_rival"]].min(axis=1) >= SURE_SEEDS
     below = sure & (pairs["test_loss_high"] < pairs["test_loss_low_rival"])
     above = sure & (pairs["test_loss_low"] > pairs["test_loss_high_rival"])

@@ -60,7 +60,8 @@ def over_seeds(runs: pd.DataFrame, by: str, keys: Sequence[Any], metric: Leading
     ends = [[curve_of(run)[-1] for run in runs.values()] for runs in finished]
     steps: Any = [max((point.step for point in points), default=None) for points in ends]
     scores: Any = [score(metric, dict(enumerate(points))) for points in ends]
-    rows = rows.assign(score=scores, train_steps=steps, validation_examples=[one and one.examples for one in scores])
+    examples = [one and one.examples for one in scores]
+    rows = rows.assign(score=scores, train_steps=steps, validation_examples=examples)
     return with_estimates(rows, {metric.name: scores})
 
 

@@ -159,14 +159,17 @@ class Study(Runs):
         for runs in rows.loc[rows["arm"] == DENSE, "finished"]:
             for seed, run in runs.items():
                 dense.setdefault(seed, []).extend(curve_of(run))
-        then: Any = [{} if row.arm == DENSE else self._beside(row, dense) for row in frame.each(rows)]
-        remarks = [self._remarks(*pair, bool(dense)) for pair in zip(frame.each(rows), then, strict=True)]
+        lines, has_dense = frame.each(rows), bool(dense)
+        then: Any = [{} if row.arm == DENSE else self._beside(row, dense) for row in lines]
+        remarks = [self._remarks(*pair, has_dense) for pair in zip(lines, then, strict=True)]
         rows["remarks_on_runs"] = pd.Series(remarks, rows.index, dtype=object)
         ends = [ends_of(metric, runs) for runs in rows["finished"]]
         scores: Any = [score(metric, points) for points in then]
         apart: Any = [difference(metric, *pair) for pair in zip(ends, then, strict=True)]
-        rows = rows.assign(remarks=rows["remarks_on_runs"].map("; ".join), dense_score=scores, apart=apart)
-        return with_estimates(rows, {f"dense_{metric.name}_then": scores, metric.less_column("dense"): apart})
+        words = rows["remarks_on_runs"].map("; ".join)
+        rows = rows.assign(remarks=words, dense_score=scores, apart=apart)
+        estimates = {f"dense_{metric.name}_then": scores, metric.less_column("dense"): apart}
+        return with_estimates(rows, estimates)
 
     def _beside(self, row: Any, curves: Mapping[int, Sequence[CurvePoint]]) -> dict[int, CurvePoint]:
         """Return by seed the point of dense's curves nearest to the end of runs, at most half an epoch away."""
@@ -215,7 +218,8 @@ def _expected(experiment: str, is_papers: bool, found: Collection[TrainingSlot])
     if experiment == EXPERIMENT and is_papers:
         return {DENSE_RUN, EARLY, *LATE.values()}
     ratios = {slot.ratio for slot in found if slot.ratio is not None}
-    before = {replace(slot, stages=slot.stages[:-1], target=None, target_mib=None) for slot in found if slot.has_target}
+    later = [slot for slot in found if slot.has_target]
+    before = {replace(slot, stages=slot.stages[:-1], target=None, target_mib=None) for slot in later}
     swept = {slot for slot in {*found, *before} if slot.ratio is not None and not slot.has_target}
     expected = before | {replace(slot, ratio=ratio) for slot in swept for ratio in ratios}
     if any(slot.arm == DENSE for slot in found):

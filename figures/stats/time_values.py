@@ -31,8 +31,8 @@ def workload_words(record: Record) -> Mapping[str, Any]:
     ``model`` names the model, ``example`` what batches are counted in, ``validated`` what a value of the metric is of
     where that is no example; ``epoch`` is a sentence, ``examples_per_epoch`` a number or None.
     """
-    default = {"model": record.workload, "epoch": "", "example": "example", "examples_per_epoch": None}
-    return {**default, "validated": "", **record.workload_words}
+    default = {"model": record.workload, "epoch": "", "example": "example", "validated": ""}
+    return {**default, "examples_per_epoch": None, **record.workload_words}
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def reached(row: Mapping[str, Any], name: str) -> MetricValue:
     """
     groups = row.get("groups", {}).get(name)
     values = None if groups is None else unpacked(groups).astype(np.float64)
-    return MetricValue(value=float(row["metrics"][name]), per_example=values, examples=row.get("validation_examples"))
+    return MetricValue(float(row["metrics"][name]), values, row.get("validation_examples"))
 
 
 def _point(record: Record, row: dict[str, Any]) -> CurvePoint:
@@ -198,4 +198,5 @@ def ranks_of_block(ranks: Ranks, block: int | None) -> Ranks:
 def layers_without_ranks(run: Record) -> list[str]:
     """Return the layers of the block shown whose ranks are all zero at the end of a run: they pass their bias only."""
     ranks = curve_of(run)[-1].ranks
-    return [name for name, values in ranks_of_block(ranks, block_shown(ranks)).items() if not any(values)]
+    shown = ranks_of_block(ranks, block_shown(ranks))
+    return [name for name, values in shown.items() if not any(values)]
