@@ -6,6 +6,7 @@
 import dataclasses
 import json
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,7 +92,8 @@ def record(arm: str = "comera", batch: int = 1, *, measure: str = "run", device:
 
 def failed(one: Record, status: str = "oom", message: str = "made up: no room.", **columns: Any) -> Record:
     """The record of the same cell where it failed."""
-    kept = {name: None for name in vars(one) if name.startswith(("peak_", "predicted_")) and name[-3:] == "mib"}
+    sizes = [name for name in vars(one) if re.match("(peak|predicted)_.*mib$", name)]
+    kept = dict.fromkeys(sizes)
     nothing = {"step_time_median_ms": None, "epoch_time_s": None, "samples": {}, "metrics": {}}
     return dataclasses.replace(one, status=status, message=message, **(kept | nothing | columns))
 
@@ -280,10 +282,9 @@ def ranks(share: float, layers: int = 6, removed: str = "") -> dict[str, list[in
     """Ranks of every layer at a share of the full ones; a layer whose name ends with ``removed`` has none."""
     names = [f"blocks.{i}.{role}" for i in range(layers) for role in ROLES]
     full = {"embeddings.word": [32, 32, 32]} | {name: [12, 30, 30, 30, 12] for name in names}
-    return {
-        name: [0 if removed and name.endswith(removed) else max(1, round(rank * share)) for rank in values]
-        for name, values in full.items()
-    }
+    found = {name: [max(1, round(rank * share)) for rank in values] for name, values in full.items()}
+    gone = [name for name in names if removed and name.endswith(removed)]
+    return found | {name: [0] * 5 for name in gone}
 
 
 def point(right: Sequence[bool], step: int, stage: str, ranks_now: dict[str, list[int]]) -> dict[str, Any]:
@@ -316,7 +317,8 @@ def trained(
     """A training of the encoder that ends with the last point of ``curve``; without one it has a status."""
     early = {"name": "early", "steps": 600, "target": None, "target_mib": None}
     late = {"name": "late", "steps": 300, "target": target, "target_mib": target_mib}
-    plan = {"stages": [early] if stage == "early" else [early, late], "steps_per_epoch": 100, "static": False}
+    stages = [early] if stage == "early" else [early, late]
+    plan = {"stages": stages, "steps_per_epoch": 100, "static": False}
     metric = encoder_metric(columns.get("dataset", "sst2"), model.get("classes", 3))
     values: dict[str, Any] = {
         "experiment": "accuracy",
@@ -407,7 +409,8 @@ def other_run(
     steps[-1]["target"] = target
     noise = np.array([random.Random(i).uniform(-0.2, 0.2) for i in range(40)])
     noise -= noise.mean()
-    end = {} if arm.startswith("dense") else {"bags": [4, 4] if target is None else [2, 1], "top.0": [3, 3]}
+    end = {"bags": [4, 4] if target is None else [2, 1], "top.0": [3, 3]}
+    end = {} if arm.startswith("dense") else end
     curve = [
         {
             "epoch": float(number),
@@ -493,7 +496,10 @@ def clicked(arm: str, seed: int = 0, worse: float = 0.0, dataset: str = "criteo"
 def clicks(dataset: str = "criteo", worse: float = 0.001, **columns: Any) -> list[Record]:
     """Three seeds of four arms; CoMERA is so much worse than dense."""
     shifts = {"comera": worse, "dense": 0.0, "dense:sparse": 0.0005, "hashing": 0.01}
-    return [clicked(arm, seed, shift, dataset, **columns) for arm, shift in shifts.items() for seed in range(3)]
+    found = []
+    for arm, shift in shifts.items():
+        found += [clicked(arm, seed, shift, dataset, **columns) for seed in range(3)]
+    return found
 
 
 def dlrm_steps(device: str = CPU, dataset: str = "criteo", faster: float = 5.0) -> list[Record]:
@@ -563,8 +569,9 @@ def code_runs(last: float, parameters: float, device: str = CPU) -> list[Record]
     for arm, end, seconds in (("dense", 1.5, 2), ("comera", last, 1)):
         one = other_run(arm, (2.0, end), metric, target=None if arm == "dense" else 0.5, workload="code")
         curve = [{**row, "seconds": 60.0 * row["step"] * seconds} for row in one.samples["curve"]]
-        changes = {"experiment": "code_phases", "device": device, "dense_mib": parameters * 4 / 2**20}
-        found.append(dataclasses.replace(one, samples={**one.samples, "curve": curve}, **changes))
+        changes = {"experiment": "code_phases", "device": device}
+        changes |= {"dense_mib": parameters * 4 / 2**20, "samples": {**one.samples, "curve": curve}}
+        found.append(dataclasses.replace(one, **changes))
     return found
 
 
@@ -585,10 +592,10 @@ def layer_in(arm: str, out_features: int, ms: dict[str, Sequence[float]], rows: 
     ]
     least = {"fp32": (4.0, 1.0), "bf16": (1.0, 2.0), "fp8": (0.5, 2.0)}
     least |= {"fp8, bf16": (0.5, 2.0), "fp8 stored": (0.5, 1)}
-    rooflines = [
-        {"form": form, "mib": 10.0, "gpus": {"h100": {"operations_ms": work, "traffic_ms": traffic}}}
-        for form, (work, traffic) in least.items()
-    ]
+    rooflines = []
+    for form, (work, traffic) in least.items():
+        h100 = {"operations_ms": work, "traffic_ms": traffic}
+        rooflines.append({"form": form, "mib": 10.0, "gpus": {"h100": h100}})
     layer = {"in_features": 1024, "out_features": out_features}
     values = {
         "experiment": "table_fp8",
