@@ -48,8 +48,11 @@ ON_CPU = "The claim is about a GPU; times of a CPU cannot decide it."
 
 #: What cuBLAS holds in MiB beside a prediction, in words.
 _WITH = ", with cuBLAS's workspace"
-WORKSPACES = {"": 0.0, f"{_WITH} before Hopper (8.1 MiB)": 8.125}
-WORKSPACES |= {f"{_WITH} on Hopper (32 MiB)": 32.0}
+WORKSPACES = {
+    "": 0.0,
+    f"{_WITH} before Hopper (8.1 MiB)": 8.125,
+    f"{_WITH} on Hopper (32 MiB)": 32.0,
+}
 
 
 @dataclass(frozen=True)
