@@ -147,6 +147,10 @@ def csv(table: pd.DataFrame) -> bytes:
 
 def templates(*folders: Path, autoescape: bool = False) -> jinja2.Environment:
     """Return the templates of folders, in which a variable that is not given is an error."""
-    form: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "autoescape": autoescape}
-    loader = jinja2.FileSystemLoader(folders)
-    return jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, **form)
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        undefined=jinja2.StrictUndefined,
+        autoescape=autoescape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -35,8 +35,11 @@ EXPERIMENTS = ("activations", "activations_memory", "activations_time")
 LENDERS = ("fig1", "fig1_memory")
 
 #: Endings of arms that form again in backward what the plain arm keeps, with the dashes of their lines.
-MODES: dict[str, Any] = {":lean": (0, (5, 1.5)), ":lean_block": (0, (1.2, 1.2))}
-MODES["+checkpoint"] = (0, (5, 1.5, 1, 1.5))
+MODES: dict[str, Any] = {
+    ":lean": (0, (5, 1.5)),
+    ":lean_block": (0, (1.2, 1.2)),
+    "+checkpoint": (0, (5, 1.5, 1, 1.5)),
+}
 
 #: Arms in drawing order, each before those that recompute; others follow.
 METHODS = (*ARMS[:-1], "galore:per_layer", DENSE)
