@@ -32,7 +32,7 @@ reproduce-fig1: $(READY) ## measure time per epoch and peak memory here, draw Fi
 # Two processes; the tests of one file stay in one of them, since they share what is expensive to make.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test: $(READY) ## run the test suite without its slow tests (5 minutes on 2 cores)
+test: $(READY) ## run the test suite without its slow tests (4 minutes on 2 cores)
 	$(PYTEST) -m "not slow" --no-loadscope-reorder
 
 setup: $(READY) ## create .venv and install everything
