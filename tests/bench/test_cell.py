@@ -50,6 +50,13 @@ def test_each_field_is_part_of_the_identity(field):
     assert changed.cell_id("data") != cell.cell_id("data")
 
 
+@pytest.mark.parametrize(
+    ("ranks", "device", "backend"), [(1, "cuda", ""), (2, "cuda", "nccl"), (1, "cpu", ""), (2, "cpu", "gloo")]
+)
+def test_several_ranks_exchange_by_what_their_device_has(ranks, device, backend):
+    assert dataclasses.replace(a_cell(), world_size=ranks, device=device).backend == backend
+
+
 def test_the_order_of_settings_does_not_matter():
     cell = a_cell(method="galore")
     names = ("method_settings", "workload_settings", "timing_settings")

@@ -74,6 +74,7 @@ def test_the_categories_add_up_to_the_peak(device, precision, batch_size):
     memory = predict_tiny(batch_size=batch_size, precision=precision, device=device)
     assert sum(categories(memory).values()) == memory.peak
     assert min(categories(memory).values()) >= 0
+    assert memory.mib()["peak"] * 1024**2 == pytest.approx(memory.peak)
     assert memory.mib()["peak"] == pytest.approx(sum(memory.mib()[name] for name in CATEGORIES))
 
 

@@ -284,7 +284,7 @@ def costs() -> list[Record]:
 
 
 def tried(arm: str, rate: float, right: int, late: float | None = None, **columns: Any) -> Record:
-    chosen = {"lr": rate, "gamma": 0.01, "size_weight": 10.0, "rho": 1.0} | columns.pop("own", {})
+    chosen = {"lr": rate, "gamma": 0.01, "size_weight": 10.0, "rho": 2.0} | columns.pop("own", {})
     columns |= {"stage": "early" if late is None else "late", "target": late}
     columns |= {"method_settings": chosen, "experiment": "late_search"}
     columns["cell_id"] = "-".join(map(str, (arm, late, columns.get("seed", 0), *chosen.values())))
