@@ -200,7 +200,7 @@ def run_bench(folder: Path, *arguments: str, as_given: bool = False) -> Ended:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git answers in a folder, to an author of no name."""
+    """Return what git answers in a folder, to an author of no name."""
     command = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
+from unittest import mock
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from small_cells import Ended, assert_refused, environment, run_bench, small
 import bench.__main__
 import bench.runner.sweep
 import bench.workloads
-from bench.errors import experiments
+from bench.errors import KILLED, experiments
 from bench.protocol.methods import available
 
 METHODS, EXPERIMENTS = ", ".join(available()), ", ".join(experiments())
@@ -90,6 +92,11 @@ def test_a_batch_fits_into_memory_or_is_refused(tmp_path, monkeypatch):
     words = ["experiment=widths_linear", "methods=[dense]", "device=cpu", f"results={tmp_path / 'results'}"]
     ended = run_bench(tmp_path, *words, "linear.in_features=1024", "linear.out_features=4", "batch_size=8193")
     assert_refused(ended, "batch_size", "8,192", folder=tmp_path)
+
+
+def test_a_helper_process_that_is_killed_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench.__main__, "_command", mock.Mock(side_effect=BrokenProcessPool))
+    assert run_bench(tmp_path, "speed", as_given=True) == Ended(1, "", f"error: {KILLED}\n")
 
 
 def test_the_list_names_experiments_and_methods(tmp_path):

@@ -1,4 +1,4 @@
-"""What an experiment measures on each kind of device: the axes of its sweep, and the cells of one point of it."""
+"""Experiments on each kind of device: the axes of a sweep, and the cells of one point of it."""
 
 import hydra
 import pytest

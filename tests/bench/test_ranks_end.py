@@ -1,14 +1,19 @@
 """How cells of several ranks end: well, or all of them with one sentence; nothing of them is left."""
 
+import contextlib
+import subprocess
+from unittest import mock
+
 import psutil
 import pytest
 import torch
-from small_cells import run_bench, small
+from small_cells import a_cell, run_bench, small
 from torch import distributed
 
 import bench.workloads
 from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
+from bench.distributed import launch
 from bench.distributed.launch import slurm_command
 from bench.errors import ConfigError
 from bench.workloads.encoder import EncoderWorkload
@@ -89,6 +94,35 @@ def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monke
     assert "allocate" in record.message
     assert "\n" not in record.message
     assert not ranks_left()
+
+
+class WaitingRanks(launch.Ranks):
+    """A rank that says it has failed, and a torchrun that would wait for the others for ever."""
+
+    def __enter__(self):
+        self._torchruns = [subprocess.Popen(["sleep", "1000"])]
+        self._connections = {0: mock.Mock()}
+        self._ending = contextlib.ExitStack()
+        self._ending.callback(self._kill)
+        return self
+
+    def receive(self, others):  # noqa: ARG002
+        yield 0, ("failed", ("oom", "made up"))
+
+    def has_lost_one(self):
+        return False
+
+
+def test_those_that_wait_for_a_failed_rank_are_not_waited_for(monkeypatch):
+    def waits(_):
+        pytest.fail("they are waited for")
+
+    monkeypatch.setattr(launch, "Ranks", WaitingRanks)
+    monkeypatch.setattr(launch, "packed", lambda *_: b"")
+    monkeypatch.setattr(launch.time, "sleep", waits)
+    said = mock.Mock()
+    launch.relay(said, a_cell(world_size=2), print, combine=max)
+    said.send.assert_called_once_with(("failed", ("oom", "made up")))
 
 
 def test_torchrun_is_started_on_every_node_with_an_equal_part():

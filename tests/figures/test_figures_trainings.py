@@ -213,7 +213,7 @@ def tiny(change: Any = lambda _: {}) -> pd.DataFrame:
 
 
 def with_loss(name: str, changed: Any, loss: Any) -> Any:
-    """What changes a loss of some records, by its value."""
+    """Return what changes a loss of some records, by its value."""
 
     def change(one: Record) -> dict[str, Any]:
         found = {name: loss(one.metrics.get(name, 0.0))} if changed(one) else {}

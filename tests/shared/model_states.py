@@ -43,7 +43,7 @@ def assert_same_bits(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor])
 
 
 def kept_tensors(forward: Callable[[], Any]) -> list[torch.Tensor]:
-    """What autograd keeps for backward, as hooks around the call see it: a tensor for each storage."""
+    """Return what autograd keeps for backward, as hooks around the call see it: a tensor for each storage."""
     found = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:

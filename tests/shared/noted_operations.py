@@ -1,4 +1,4 @@
-"""What runs inside a test, operation by operation, by the shapes and types of what goes in and comes out."""
+"""Operations that run inside a test, by the shapes and types of what goes in and comes out."""
 
 from typing import Any, NamedTuple
 
