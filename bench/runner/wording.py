@@ -95,7 +95,8 @@ def reworded(error: Exception) -> str:
     """Return one sentence for a mistake that Hydra or OmegaConf found."""
     text = " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
-        return f"{error.override!r} cannot be read; allowed: key=value, lists as [a,b], several values as a,b."
+        forms = r"key=value, lists as [a,b], several values as a,b, settings of a variant as {a\:b: {c: 1}}"
+        return f"{error.override!r} cannot be read; allowed: {forms}."
     if "'experiment'" in text and "must specify" in text:
         return f"experiment has no value; allowed: {', '.join(experiments())}."
     if re.search("Could not find 'hydra/launcher/submitit_(local|slurm)'", text):

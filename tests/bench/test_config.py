@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
+import shlex
 
 import pytest
 import torch
+from hydra import compose
 from omegaconf import OmegaConf
 from small_cells import MODEL, TIMING, a_configuration, changed, one_line
 
@@ -13,6 +15,7 @@ from bench.data.corpus import DataError
 from bench.errors import CONF
 from bench.protocol.methods import ConfigError
 from bench.runner.resolve import FIELDS, resolve, resolve_device
+from bench.runner.sweep import configuration
 from bench.workloads import config_sections
 from bench.workloads.encoder import EncoderSettings
 
@@ -41,6 +44,13 @@ def test_a_job_is_one_cell_per_arm(config, pairs):
 def test_an_arm_may_come_twice_with_other_settings(config):
     job = resolve(changed(config, "methods", [{"comera": {"ranks": 8}}, "comera"]))
     assert [cell.arm for cell in job.cells] == ["comera", "comera"]
+
+
+def test_a_variant_has_settings_of_its_own_as_the_help_says():
+    [line] = [line for line in (CONF / "help/run.txt").read_text().splitlines() if "{comera" in line]
+    with configuration():
+        methods = compose("config", shlex.split(line.partition("bench ")[2])).methods
+    assert methods == ["comera", {"comera:orthogonal": {"ranks": 16}}]
 
 
 def test_a_whole_number_and_the_same_real_one_are_one_cell(config):
