@@ -11,7 +11,8 @@ that is r·(N·I + M·J) multiplications, as many as there are parameters. The w
 which a tensor train or a two-factor form of that size cannot. r = 1 is the Monarch matrix (Dao et al., ICML 2022,
 arXiv 2204.00595); the form with any r is the BTT of Qiu et al., "Compute Better Spent" (ICML 2024, arXiv 2406.06248).
 
-Letters in names of dimensions: B rows, J input groups, n features of one, I output groups, m features of one, r rank.
+Letters in names of dimensions: B rows, J input groups, n features of one, I output groups, m features of one, r rank, R
+all that a group has between the products: I·r numbers after the first, J·r before the second.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from comera.compatibility.dense_weight import weight_of
+from comera.formats.batched_product import batched_product
 from comera.formats.block_plans import CONTRACTIONS, BlockContraction, plan_blocks
 from comera.formats.block_shapes import BTTShape, balanced_blocks
 from comera.tensor_train import spectral_std
@@ -186,16 +188,26 @@ class BTTLinear(nn.Module):
         return plan_blocks(self.shape, max(tokens, 1), machine, input.element_size()).name
 
     def _product(self, input: torch.Tensor) -> torch.Tensor:
-        """Multiply by both cores, (…, N) to (…, M)."""
+        """Multiply by both cores, (…, N) to (…, M).
+
+        What lies between the products has rows as its last dimension, so that its permutation moves B numbers at a time
+        instead of r. A compiler has ways of its own, and is faster with plain products of rows.
+        """
         shape = self.shape
-        groups_JBn = input.reshape(-1, shape.in_blocks, shape.in_size).transpose(0, 1)
-        middle_JBIr = torch.bmm(groups_JBn, self.in_core).view(shape.in_blocks, -1, shape.out_blocks, shape.rank)
-        middle_IBJr = middle_JBIr.permute(2, 1, 0, 3).reshape(shape.out_blocks, -1, shape.in_blocks * shape.rank)
-        if self.bias is None:
-            output_IBm = torch.bmm(middle_IBJr, self.out_core)
+        groups_BJn = input.reshape(-1, shape.in_blocks, shape.in_size)
+        rows = groups_BJn.shape[0]
+        bias_I1m = None if self.bias is None else self.bias.view(shape.out_blocks, 1, shape.out_size)
+        if torch.compiler.is_compiling():
+            middle_JBR = torch.bmm(groups_BJn.transpose(0, 1), self.in_core)
+            middle_JBIr = middle_JBR.view(shape.in_blocks, rows, shape.out_blocks, shape.rank)
+            middle_IBR = middle_JBIr.permute(2, 1, 0, 3).reshape(shape.out_blocks, rows, shape.in_blocks * shape.rank)
+            products = (middle_IBR, self.out_core)
+            output_IBm = torch.bmm(*products) if bias_I1m is None else torch.baddbmm(bias_I1m, *products)
         else:
-            bias_I1m = self.bias.view(shape.out_blocks, 1, shape.out_size)
-            output_IBm = torch.baddbmm(bias_I1m, middle_IBJr, self.out_core)
+            middle_JRB = batched_product(self.in_core.transpose(1, 2), groups_BJn.permute(1, 2, 0))
+            middle_JIrB = middle_JRB.view(shape.in_blocks, shape.out_blocks, shape.rank, rows)
+            middle_IRB = middle_JIrB.transpose(0, 1).reshape(shape.out_blocks, shape.in_blocks * shape.rank, rows)
+            output_IBm = batched_product(middle_IRB.transpose(1, 2), self.out_core, bias_I1m)
         return output_IBm.transpose(0, 1).reshape(*input.shape[:-1], shape.out_features)
 
     def to_dense(self) -> torch.Tensor:

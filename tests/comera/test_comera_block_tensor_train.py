@@ -209,6 +209,8 @@ def test_compiled_it_is_one_graph_of_the_same_function(dynamic):
     for rows in (4, 7):
         x = torch.randn(rows, 12)
         assert torch.allclose(compiled(x), layer(x), atol=1e-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert compiled(x).dtype == layer(x).dtype == torch.bfloat16
     torch.compiler.reset()
 
 

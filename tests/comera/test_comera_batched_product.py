@@ -1,0 +1,64 @@
+"""Batched products: torch's results, gradients in the operands' memory order, and every transform that bmm allows."""
+
+import pytest
+import torch
+
+from comera.formats.batched_product import batched_product
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of gradcheck
+
+G, A, K, C = 3, 4, 5, 2
+
+
+def lying(rows, columns, by_columns):
+    """Return matrices (G, rows, columns) that lie row by row or column by column."""
+    drawn = torch.randn(G, *((columns, rows) if by_columns else (rows, columns)), dtype=torch.float64)
+    return (drawn.transpose(1, 2) if by_columns else drawn).requires_grad_()
+
+
+@pytest.fixture(params=[(left, right) for left in (False, True) for right in (False, True)], ids=str)
+def operands(request):
+    torch.manual_seed(0)
+    left, right = request.param
+    return lying(A, K, left), lying(K, C, right), lying(1, C, False)
+
+
+def test_product_and_gradients_are_torchs_and_lie_as_the_operands(operands):
+    left, right, bias = operands
+    wanted = torch.baddbmm(bias, left, right)
+    way = torch.randn_like(wanted)
+    expected = torch.autograd.grad((wanted * way).sum(), operands)
+    product = batched_product(*operands)
+    torch.testing.assert_close(product, wanted)
+    for found, same, operand in zip(
+        torch.autograd.grad((product * way).sum(), operands), expected, operands, strict=True
+    ):
+        torch.testing.assert_close(found, same)
+        assert found.stride() == operand.stride()
+    torch.testing.assert_close(batched_product(left, right), torch.bmm(left, right))
+
+
+def test_second_and_forward_derivatives_are_right(operands):
+    assert torch.autograd.gradcheck(batched_product, operands, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(batched_product, operands)
+
+
+def test_it_is_mapped_over_samples(operands):
+    left, right, bias = operands
+    samples = torch.stack([left, 2 * left])
+    torch.testing.assert_close(
+        torch.func.vmap(batched_product, (0, None, None))(samples, right, bias),
+        torch.stack([torch.baddbmm(bias, one, right) for one in samples]),
+    )
+
+
+def test_autocast_multiplies_in_its_type_both_ways(operands):
+    floats = [operand.detach().float().requires_grad_() for operand in operands]
+    with torch.autocast("cpu", torch.bfloat16):
+        product = batched_product(*floats)
+    assert product.dtype == torch.bfloat16
+    gradients = torch.autograd.grad(product.float().sum(), floats)
+    exact = torch.autograd.grad(torch.baddbmm(floats[2], floats[0], floats[1]).sum(), floats)
+    for found, same in zip(gradients, exact, strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, same, atol=0.05, rtol=0.02)
