@@ -9,6 +9,7 @@ from model_states import kept_numbers
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from two_processes import FEATURES, in_two_processes, train
 
@@ -89,6 +90,33 @@ def test_what_a_plan_keeps_is_what_autograd_keeps():
         kept = kept_numbers(lambda: layer(torch.randn(7, 12, requires_grad=True)), layer.parameters())
         copies = 0 if plan.name == "blocks" else layer.shape.parameter_count  # of cores, in another layout
         assert plan.saved <= sum(kept) <= plan.saved + copies
+
+
+class Runs(TorchDispatchMode):
+    """Of every copy, how many numbers in a row it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.lengths = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is torch.ops.aten.clone:
+            length, sizes, strides = 1, list(args[0].shape), list(args[0].stride())
+            while sizes and strides[-1] == length:
+                length *= sizes.pop()
+                strides.pop()
+            self.lengths.append(length)
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_permutation_moves_single_ranks():
+    """At r numbers a time the copies would take as long as the products, forward and backward."""
+    layer = layer_of((24, 30, 4, 5, 2), torch.float32)
+    x = torch.randn(9, 24, requires_grad=True)
+    with Runs() as runs:
+        layer(x).sum().backward()
+    assert len(runs.lengths) >= 4  # both ways two permutations
+    assert min(runs.lengths) >= min(layer.shape.in_size, layer.shape.out_size)
 
 
 def test_auto_follows_the_plan(monkeypatch):
