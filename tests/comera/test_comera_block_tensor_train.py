@@ -16,7 +16,11 @@ from two_processes import FEATURES, in_two_processes, train
 import comera
 from comera import BTT, TT, BTTLinear, BTTShape, solve_blocks
 from comera.formats import block_candidates
+from comera.formats.batched_product import batched_product
 from comera.formats.block_shapes import RANKS, balanced_blocks
+
+#: Rows from which on rows lie last between the products.
+MANY = 64
 
 SHAPES = [(6, 4, 2, 2, 1), (12, 18, 3, 2, 3), (8, 8, 8, 1, 1), (8, 8, 1, 8, 1), (7, 5, 1, 1, 4), (1, 6, 1, 3, 1)]
 
@@ -44,7 +48,7 @@ def by_definition(layer):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("leading", [(5,), (2, 3), (), (0,)])
+@pytest.mark.parametrize("leading", [(5,), (2, 3), (), (0,), (2, MANY)])
 def test_output_and_gradients_are_those_of_the_dense_weight(shape, bias, leading):
     layer = layer_of(shape, bias=bias)
     weight = by_definition(layer).detach()
@@ -68,9 +72,9 @@ def test_output_and_gradients_are_those_of_the_dense_weight(shape, bias, leading
 )
 def test_a_plan_counts_the_products_of_its_layer(shape, number):
     layer, plain = layer_of(shape, torch.float32), layer_of(shape, torch.float32)
-    plan = block_candidates(layer.shape, tokens=7)[number]
+    plan = block_candidates(layer.shape, tokens=MANY)[number]
     layer.contraction = plan.name
-    x = torch.randn(7, shape[0], requires_grad=True)
+    x = torch.randn(MANY, shape[0], requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         output = layer(x)
     assert counter.get_total_flops() == plan.forward_flops
@@ -85,9 +89,9 @@ def test_a_plan_counts_the_products_of_its_layer(shape, number):
 
 def test_what_a_plan_keeps_is_what_autograd_keeps():
     layer = layer_of((12, 18, 3, 2, 3), torch.float32)
-    for plan in block_candidates(layer.shape, tokens=7):
+    for plan in block_candidates(layer.shape, tokens=MANY):
         layer.contraction = plan.name
-        kept = kept_numbers(lambda: layer(torch.randn(7, 12, requires_grad=True)), layer.parameters())
+        kept = kept_numbers(lambda: layer(torch.randn(MANY, 12, requires_grad=True)), layer.parameters())
         copies = 0 if plan.name == "blocks" else layer.shape.parameter_count  # of cores, in another layout
         assert plan.saved <= sum(kept) <= plan.saved + copies
 
@@ -112,11 +116,25 @@ class Runs(TorchDispatchMode):
 def test_no_permutation_moves_single_ranks():
     """At r numbers a time the copies would take as long as the products, forward and backward."""
     layer = layer_of((24, 30, 4, 5, 2), torch.float32)
-    x = torch.randn(9, 24, requires_grad=True)
+    x = torch.randn(MANY, 24, requires_grad=True)
     with Runs() as runs:
         layer(x).sum().backward()
     assert len(runs.lengths) >= 4  # both ways two permutations
     assert min(runs.lengths) >= min(layer.shape.in_size, layer.shape.out_size)
+
+
+def test_few_rows_take_plain_products(monkeypatch):
+    layer, asked = layer_of(SHAPES[1], torch.float32), []
+
+    def product(*operands):
+        asked.append(1)
+        return batched_product(*operands)
+
+    monkeypatch.setattr("comera.formats.block_tensor_train.batched_product", product)
+    layer(torch.randn(MANY - 1, 12))
+    assert asked == []
+    layer(torch.randn(MANY, 12))
+    assert asked == [1, 1]
 
 
 def test_auto_follows_the_plan(monkeypatch):
@@ -234,7 +252,7 @@ def test_a_decomposed_weight_is_the_nearest_of_its_blocks(shape):
 def test_compiled_it_is_one_graph_of_the_same_function(dynamic):
     layer = layer_of(SHAPES[1], torch.float32)
     compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-    for rows in (4, 7):
+    for rows in (4, MANY):
         x = torch.randn(rows, 12)
         assert torch.allclose(compiled(x), layer(x), atol=1e-6)
     with torch.autocast("cpu", torch.bfloat16):
@@ -283,7 +301,7 @@ def test_recomputing_keeps_the_input_alone_and_gives_the_same(recompute):
     plain = comera.tensorize(copy.deepcopy(model), {"*": BTT(rank=2)})
     lean = comera.tensorize(model, {"*": BTT(rank=2)}, recompute=recompute)
     lean.load_state_dict(plain.state_dict())
-    x = torch.randn(40, 24)
+    x = torch.randn(MANY, 24)
     for each in (plain, lean):
         each(x).square().sum().backward()
     for ours, theirs in zip(lean.parameters(), plain.parameters(), strict=True):
