@@ -14,10 +14,22 @@ from typing import Any
 import torch
 
 
-def batched_product(
+def plain_product(
     left_GAK: torch.Tensor, right_GKC: torch.Tensor, bias_G1C: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Multiply matrix by matrix, (G, A, K) by (G, K, C) to (G, A, C), and add a bias (G, 1, C) to each row.
+
+    Example:
+        >>> plain_product(torch.ones(2, 4, 3), torch.ones(2, 3, 5)).shape
+        torch.Size([2, 4, 5])
+    """
+    return torch.bmm(left_GAK, right_GKC) if bias_G1C is None else torch.baddbmm(bias_G1C, left_GAK, right_GKC)
+
+
+def batched_product(
+    left_GAK: torch.Tensor, right_GKC: torch.Tensor, bias_G1C: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Multiply as :func:`plain_product` does, with gradients in the memory order of the operands.
 
     The gradient of an operand whose matrices lie column by column, such as a transposed view, lies so as well. Under
     autocast it multiplies in autocast's type.
@@ -29,8 +41,8 @@ def batched_product(
         True
     """
     device = left_GAK.device.type
-    if torch.is_autocast_enabled(device):  # which ends before backward, so operands are cast where autograd sees it
-        kind = torch.get_autocast_dtype(device)
+    if torch.is_autocast_enabled(device) and left_GAK.dtype != torch.float64:  # which autocast leaves as it is
+        kind = torch.get_autocast_dtype(device)  # autocast ends before backward: cast where autograd sees it
         left_GAK, right_GKC = left_GAK.to(kind), right_GKC.to(kind)
         bias_G1C = None if bias_G1C is None else bias_G1C.to(kind)
     product: torch.Tensor = _BatchedProduct.apply(left_GAK, right_GKC, bias_G1C)
@@ -42,7 +54,7 @@ class _BatchedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return torch.bmm(left, right) if bias is None else torch.baddbmm(bias, left, right)
+        return plain_product(left, right, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG004

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from comera.compatibility.dense_weight import weight_of
-from comera.formats.batched_product import batched_product
+from comera.formats.batched_product import batched_product, plain_product
 from comera.formats.block_plans import CONTRACTIONS, BlockContraction, plan_blocks
 from comera.formats.block_shapes import BTTShape, balanced_blocks
 from comera.tensor_train import spectral_std
@@ -202,11 +202,10 @@ class BTTLinear(nn.Module):
         rows = groups_BJn.shape[0]
         bias_I1m = None if self.bias is None else self.bias.view(shape.out_blocks, 1, shape.out_size)
         if torch.compiler.is_compiling() or rows < _FEW_ROWS:
-            middle_JBR = torch.bmm(groups_BJn.transpose(0, 1), self.in_core)
+            middle_JBR = plain_product(groups_BJn.transpose(0, 1), self.in_core)
             middle_JBIr = middle_JBR.view(shape.in_blocks, rows, shape.out_blocks, shape.rank)
             middle_IBR = middle_JBIr.permute(2, 1, 0, 3).reshape(shape.out_blocks, rows, shape.in_blocks * shape.rank)
-            products = (middle_IBR, self.out_core)
-            output_IBm = torch.bmm(*products) if bias_I1m is None else torch.baddbmm(bias_I1m, *products)
+            output_IBm = plain_product(middle_IBR, self.out_core, bias_I1m)
         else:
             middle_JRB = batched_product(self.in_core.transpose(1, 2), groups_BJn.permute(1, 2, 0))
             middle_JIrB = middle_JRB.view(shape.in_blocks, shape.out_blocks, shape.rank, rows)

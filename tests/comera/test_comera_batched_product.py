@@ -56,6 +56,7 @@ def test_autocast_multiplies_in_its_type_both_ways(operands):
     floats = [operand.detach().float().requires_grad_() for operand in operands]
     with torch.autocast("cpu", torch.bfloat16):
         product = batched_product(*floats)
+        assert batched_product(*operands).dtype == torch.float64  # which autocast leaves as it is
     assert product.dtype == torch.bfloat16
     gradients = torch.autograd.grad(product.float().sum(), floats)
     exact = torch.autograd.grad(torch.baddbmm(floats[2], floats[0], floats[1]).sum(), floats)
