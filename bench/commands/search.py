@@ -149,7 +149,8 @@ def run(settings: Sequence[str], seeds: str) -> None:
         chosen = [arm for arm in arms if math.isfinite(arm.losses[arm.best])]
         _train([arm.job(arm.best, one) for one in further for arm in chosen], results)
         for arm in arms:
-            print(_found(arm))
+            jobs = [arm.job(arm.best, one) for one in dict.fromkeys((seed, *further))]
+            print(_found(arm, [results.answer(job.cells[-1], job.data_hash) for job in jobs]))
 
 
 def _train(jobs: Sequence[Job], results: Results) -> None:
@@ -175,8 +176,17 @@ def loss_of(record: Record) -> float:
     return -record.leading if record.metric.get("higher_is_better") else record.leading
 
 
-def _found(arm: SearchedArm) -> str:
+def _found(arm: SearchedArm, at_best: Sequence[Record | None]) -> str:
+    """Say what was chosen by which loss and, from the records at the best rate, what others nothing was chosen by."""
     if not math.isfinite(arm.losses[arm.best]):
         return f"{arm.name}: no training ended well{arm.reason}"
     edge = " (at an edge)" if arm.best in (min(arm.rates), max(arm.rates)) else ""
-    return f"{arm.name}: best rate {arm.best:g}{edge} of {len(arm.rates)}, loss {abs(arm.losses[arm.best]):.4f}"
+    ended = [record for record in at_best if record is not None and record.status == "ok"]
+    chosen_by = ended[0].metric
+    words = [f"{arm.name}: best rate {arm.best:g}{edge} of {len(arm.rates)}"]
+    words.append(f"chosen by {chosen_by['text']} {abs(arm.losses[arm.best]):.4f}")
+    for name in sorted(set(ended[0].metrics) - {chosen_by["name"]}):
+        values = [record.metrics[name] for record in ended]
+        span = f"{values[0]:.4f}" if len(values) == 1 else f"{min(values):.4f} to {max(values):.4f}"
+        words.append(f"{name} {span} over {len(values)} seed{'s' * (len(values) != 1)}")
+    return ", ".join(words)

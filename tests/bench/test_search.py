@@ -92,8 +92,15 @@ def test_a_search_trains_what_is_missing_and_no_more(tmp_path):
     again = run_bench(tmp_path, *arguments)
     assert again.status == 0
     assert {record.cell_id: record.recorded_at for record in read_all(tmp_path / "results")} == stamps
-    assert [line.split(":")[0] for line in again.output.splitlines() if "best rate" in line] == [
+    found = [line for line in again.output.splitlines() if "best rate" in line]
+    assert [line.split(":")[0] for line in found] == [
         "dense, adamw",
         "comera, adamw, ratio 1.3",
         "comera, adamw, ratio 1.3, pruned to 0.5",
     ]
+    dense = [record for record in records if record.arm == "dense"]
+    chosen = min((record for record in dense if record.seed == 0), key=loss_of)
+    reported = sorted(record.metrics["test_loss"] for record in dense if rate_of(record) == rate_of(chosen))
+    assert len(reported) == 2
+    assert f"chosen by validation loss {chosen.metrics['loss']:.4f}" in found[0]
+    assert found[0].endswith(f"test_loss {reported[0]:.4f} to {reported[1]:.4f} over 2 seeds")
