@@ -72,7 +72,7 @@ sweep-ratios: $(READY) ## measure and draw time and memory by compression ratio 
 reproduce: $(READY) ## list all other figures, tables and sweeps, such as reproduce-fig7
 	@$(BIN)/python -m bench reproduce
 
-reproduce-% sweep-%: $(READY) FORCE
+reproduce-% sweep-% compare-%: $(READY) FORCE
 	$(REPRODUCE)
 
 FORCE:

@@ -31,7 +31,7 @@ def recorded_as(experiment: str) -> str:
 @pytest.mark.parametrize("name", targets())
 def test_a_target_names_what_there_is(name):
     target = targets()[name]
-    assert re.fullmatch(r"(reproduce|sweep)-[a-z0-9-]+", name)
+    assert re.fullmatch(r"(reproduce|sweep|compare)-[a-z0-9-]+", name)
     assert set(experiments_of(target)) <= set(experiments())
     made = {recorded_as(one) for one in experiments_of(target)}
     for words in target.draws:
