@@ -32,6 +32,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 
 from comera.dropout import applies, dropout, in_bits
@@ -519,4 +520,5 @@ def blocks_of(module: nn.Module) -> Iterator[nn.Module]:
         [2, 3]
     """
     for child in module.children():
-        yield from child.children() if isinstance(child, nn.ModuleList) else blocks_of(child)
+        is_list = isinstance(child, nn.ModuleList) and not isinstance(child, ParametrizationList)
+        yield from child.children() if is_list else blocks_of(child)

@@ -3,7 +3,8 @@
 Muon (Jordan et al., 2024, kellerjordan.github.io/posts/muon) steps along the momentum with its singular values set to
 about 1. Here the matrices are
 
-* the weight of an ``nn.Linear``, as it is;
+* the weight of an ``nn.Linear``, or of a ``Conv1D`` of transformers, as it is; of a layer that computes its weight, as
+  by ``parametrize``, none;
 * each core of a :class:`comera.TTLinear`, as the factor it is in the product: (R'·n, R) on the input side, (R', m·R) on
   the output side, where R' and R are the ranks before and behind it and n or m its mode;
 * each block of the two cores of a :class:`comera.BTTLinear`;
@@ -32,6 +33,7 @@ import torch
 from torch import nn
 from torch.optim.adam import adam
 
+from comera.compatibility.hugging_face import is_conv1d, is_linear
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TTLinear
 from comera.recomputing import blocks_of
@@ -98,7 +100,8 @@ def matrix_parameters(module: nn.Module) -> tuple[str, ...]:
     named: Callable[[], Iterable[str]] | None = getattr(module, "matrix_parameters", None)
     if named is not None:
         return tuple(named())
-    return ("weight",) if isinstance(module, nn.Linear) else ()
+    own = {name for name, _ in module.named_parameters(recurse=False)}
+    return ("weight",) if is_linear(module) and "weight" in own else ()
 
 
 def factor_count(module: nn.Module) -> int:
@@ -118,7 +121,7 @@ def split_matrices(module: nn.Module, name: str, values: torch.Tensor) -> list[t
         return [values]
     if (to_matrices := getattr(module, "to_matrices", None)) is not None:
         return list(to_matrices(name, values))
-    return [values.t().unsqueeze(0)]
+    return [values.unsqueeze(0) if is_conv1d(module) else values.t().unsqueeze(0)]
 
 
 def join_matrices(module: nn.Module, name: str, matrices: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -130,7 +133,9 @@ def join_matrices(module: nn.Module, name: str, matrices: Sequence[torch.Tensor]
         joined: torch.Tensor = from_matrices(name, matrices)
         return joined
     [values] = matrices
-    return values if isinstance(module, BTTLinear) else values[0].t()
+    if isinstance(module, BTTLinear):
+        return values
+    return values[0] if is_conv1d(module) else values[0].t()
 
 
 def _usual_scale(matrices: torch.Tensor) -> float:
@@ -234,6 +239,13 @@ class Muon(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with the layers, so that a copy of model and optimizer together keeps working."""
         return {**super().__getstate__(), "_owners": self._owners}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a state; counts of steps go where their parameters are, as the fused kernel needs them."""
+        super().__setstate__(state)
+        for parameter, own in self.state.items():
+            if "step" in own:
+                own["step"] = own["step"].to(parameter.device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

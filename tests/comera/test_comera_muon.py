@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from two_processes import in_two_processes
 
 import comera
@@ -241,3 +242,54 @@ def test_replicas_train_as_one_process():
     for ours, theirs, alone in zip(one, other, model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
         assert torch.allclose(ours, alone, atol=1e-4)
+
+
+def test_conv1d_is_trained_as_the_linear_layer_it_is():
+    pytorch_utils = pytest.importorskip("transformers.pytorch_utils")
+    linear, conv1d = nn.Linear(6, 4), pytorch_utils.Conv1D(4, 6)
+    conv1d.load_state_dict({"weight": linear.weight.t(), "bias": linear.bias})
+    x = torch.randn(5, 6)
+    for layer in (linear, conv1d):
+        optimizer = Muon(nn.Sequential(layer), weight_decay=0.1)
+        assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(x).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(conv1d.weight, linear.weight.t())
+    torch.testing.assert_close(conv1d.bias, linear.bias)
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        nn.utils.parametrizations.spectral_norm,
+        nn.utils.parametrizations.weight_norm,
+        lambda layer: prune.random_unstructured(layer, "weight", amount=0.5),
+    ],
+    ids=["spectral norm", "weight norm", "pruned"],
+)
+def test_a_layer_that_computes_its_weight_is_adamws(computed):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), computed(nn.Linear(4, 4)), nn.Linear(4, 4))
+    optimizer = Muon(model)
+    matrices, rest = (group["params"] for group in optimizer.param_groups)
+    assert [*map(id, matrices)] == [id(model[0].weight), id(model[2].weight)]
+    before = [each.clone() for each in rest]
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    assert all(not torch.equal(*pair) for pair in zip(before, rest, strict=True))
+
+
+def test_its_state_comes_back_on_another_device():
+    def trained(device):
+        model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).to(device)
+        return model, Muon(model)
+
+    model, optimizer = trained("cpu")
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    other, loaded = trained("meta")
+    loaded.load_state_dict(optimizer.state_dict())
+    for parameter in other.parameters():
+        assert {value.device.type for value in loaded.state[parameter].values()} == {"meta"}
