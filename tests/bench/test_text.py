@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from small_cells import run_bench
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from bench.core.record import read_all
+from bench.data.corpus import DataError
 from bench.workloads.text import ngrams
 from bench.workloads.text.corpus import FEW, corpus_of
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
@@ -58,6 +60,29 @@ def test_a_file_stays_on_its_side_when_others_come(tmp_path):
     assert set(bytes(before.test.astype(np.uint8)).split(b"\0")) <= set(bytes(after.test.astype(np.uint8)).split(b"\0"))
     assert before.data_hash != after.data_hash
     assert before.name != after.name
+
+
+@pytest.mark.parametrize(
+    ("folder", "pattern", "said"),
+    [
+        ("", "*", "data_folder is empty"),
+        (" ", "*", "data_folder is empty"),
+        ("missing", "*", "which is not a folder"),
+        (".", "/tmp/*.txt", "text.files is '/tmp/[*].txt'"),
+        (".", "", "text.files is ''"),
+        (".", "*.md", "no file named like '[*].md'"),
+        ("blank", "*", "whose files are all empty"),
+        ("bytes", "*", "byte 2 is no UTF-8"),
+    ],
+)
+def test_a_folder_without_text_is_one_sentence(tmp_path, monkeypatch, folder, pattern, said):
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("one.txt", b"text"), ("blank/one.txt", b" "), ("bytes/one.txt", b"ab\xff")):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        corpus_of(folder, pattern, ("python",), "bytes")
 
 
 def test_every_row_is_seen_once_and_a_later_start_is_the_same(workload):
@@ -145,6 +170,33 @@ def test_n_grams_are_the_formula(order, gamma):
     rows = source.choice(5, (4, 7)).astype(np.uint32)
     found = ngrams._Rows(rows, 5).losses(ngrams.counted(stream, 5)[:order], gamma)[-1]
     assert found == pytest.approx(plain_losses(stream.tolist(), rows.tolist(), 5, order, gamma), rel=1e-9)
+
+
+def tokenizer(change=lambda _: None):
+    """A tokenizer of whole words, changed before it is saved."""
+    made = Tokenizer(models.WordLevel({"?": 0, "red": 3, "green": 1, "blue": 9}, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    change(made)
+    return made
+
+
+def test_a_tokenizer_that_truncates_or_pads_leaves_the_text_whole(tmp_path):
+    folder = write_texts(tmp_path / "texts")
+    changes = (lambda _: None, lambda made: made.enable_truncation(8), lambda made: made.enable_padding(length=90))
+    found = []
+    for number, change in enumerate(changes):
+        tokenizer(change).save(path := str(tmp_path / f"{number}.json"))
+        found.append(corpus_of(str(folder), "*", (), path))
+    assert len(found[0].train) > 60 * FEW
+    for other in found[1:]:
+        assert np.array_equal(other.train, found[0].train)
+        assert np.array_equal(other.test, found[0].test)
+
+
+def test_a_vocabulary_may_leave_numbers_out(tmp_path):
+    tokenizer().save(path := str(tmp_path / "tokenizer.json"))
+    found = corpus_of(str(write_texts(tmp_path / "texts")), "*", (), path)
+    assert (found.train.max(), found.vocabulary) == (9, 10)
 
 
 def test_a_limit_of_numbers_is_kept_and_costs_loss():

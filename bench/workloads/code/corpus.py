@@ -136,7 +136,7 @@ def installed(packages: Sequence[str]) -> Sources:
             digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
             found.append((Listed(package, f"{name} {version}", relative.as_posix(), digest), root / relative))
         if not found:
-            raise DataError(f"code.packages has {name!r}, which has no Python source files here; name another package.")
+            raise DataError(f"packages has {name!r}, which has no Python source files here; name another package.")
         files += found
 
     def documents() -> Iterator[Document]:
@@ -161,7 +161,7 @@ def _distribution(name: str) -> tuple[str, Path, list[PurePath]]:
         found = importlib.metadata.distribution(name)
     except (importlib.metadata.PackageNotFoundError, ValueError):
         allowed = f"{STANDARD_LIBRARY} and the names of installed packages"
-        raise DataError(f"code.packages has {name!r}, which is not installed; allowed: {allowed}.") from None
+        raise DataError(f"packages has {name!r}, which is not installed; allowed: {allowed}.") from None
     paths = [PurePath(path) for path in found.files or () if path.suffix == ".py" and ".." not in path.parts]
     return found.version, Path(str(found.locate_file(""))), paths
 

@@ -72,7 +72,9 @@ def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens:
 
     Raises DataError: no text, bytes that are no UTF-8, an unknown way to cut text, or too little for three sides.
     """
-    texts = _of_folder(Path(folder).expanduser(), pattern) if folder else _of_packages(packages)
+    if folder is not None and not folder.strip():
+        raise DataError("data_folder is empty; name a folder that holds text files, or leave it out.")
+    texts = _of_packages(packages) if folder is None else _of_folder(Path(folder).expanduser(), pattern)
     encode, vocabulary = _encoder(tokens)
     train, validation, test = (_stream(side, encode) for side in texts.sides)
     digest = hashlib.sha256(f"{tokens} {vocabulary}\n{texts.content_hash}".encode()).hexdigest()
@@ -82,9 +84,12 @@ def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens:
 def _of_folder(folder: Path, pattern: str) -> _Texts:
     if not folder.is_dir():
         raise DataError(f"data_folder is {folder}, which is not a folder; name one that holds text files.")
+    if not pattern or Path(pattern).is_absolute():
+        raise DataError(f"text.files is {pattern!r}; allowed: a pattern for names within data_folder, as in '*.txt'.")
     paths = sorted(path for path in folder.rglob(pattern) if path.is_file() and not _is_hidden(path, folder))
     if not paths:
-        raise DataError(f"data_folder is {folder}, which holds no file named like {pattern!r}; see text.files.")
+        where = "which holds no file named like"
+        raise DataError(f"data_folder is {folder}, {where} {pattern!r} outside linked folders; see text.files.")
     if (size := sum(path.stat().st_size for path in paths)) > _LARGEST:
         raise DataError(f"data_folder is {folder}, whose {size:,} bytes of files are above {_LARGEST:,}; choose fewer.")
     read = {path.relative_to(folder).as_posix(): _read(path) for path in paths}
@@ -170,9 +175,11 @@ def _encoder(tokens: str) -> tuple[Callable[[str], Ids], int]:
             raise DataError(
                 f"text.tokens is {tokens!r}, which is no tokenizer of the library tokenizers ({error})."
             ) from None
+    tokenizer.no_truncation()  # many published files ask for one, which would drop text, or for padding
+    tokenizer.no_padding()
     return (
         lambda text: np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32),
-        tokenizer.get_vocab_size(),
+        max(tokenizer.get_vocab().values(), default=-1) + 1,  # numbers may be left out
     )
 
 
