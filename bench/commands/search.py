@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import hydra
-from omegaconf import DictConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, open_dict, read_write
 
 from bench.core.reading import user_path
 from bench.core.record import Record
@@ -86,6 +87,24 @@ class SearchedArm:
         return float(f"{lowest / _STEP:.6g}") if self.best == lowest else None
 
 
+def composed(settings: Sequence[str]) -> DictConfig:
+    """Compose an experiment; a setting of several values takes the place of its axis, as in ``ratio=2,4``.
+
+    Raises ConfigError: several seeds.
+    """
+    overrides = OverridesParser.create().parse_overrides(checked_arguments(list(settings)))
+    single = [str(one.input_line) for one in overrides if not one.is_sweep_override()]
+    config = hydra.compose("config", single, return_hydra_config=True)
+    with read_write(config.hydra), open_dict(config.hydra):
+        for one in overrides:
+            if one.is_sweep_override():
+                key, _, values = str(one.input_line).partition("=")
+                if key == "seed":
+                    raise ConfigError(f"seed is {values!r}; a search takes one, and further ones in --seeds.")
+                config.hydra.sweeper.params = {**(config.hydra.sweeper.params or {}), key: values}
+    return config
+
+
 def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
     """Return the arms of all jobs, each once; raises ConfigError for an experiment without rates to search."""
     arms: dict[str, SearchedArm] = {}
@@ -101,6 +120,8 @@ def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
             raise ConfigError(
                 "a search needs measure=train, training.optimizer=adamw or muon, and no training.lr, which it chooses."
             )
+        if not values["methods"]:
+            resolve(values)  # which refuses an empty list
         for entry in values["methods"]:
             own = {**values, "methods": [entry], "training": {**values["training"], "optimizer": optimizer}}
             [(parsed, _)] = parsed_methods(own)
@@ -132,10 +153,12 @@ def run(settings: Sequence[str], seeds: str) -> None:
             f"--seeds is {seeds!r}; allowed: whole numbers with commas between them, as in 1,2."
         ) from None
     with one_sentence(), configuration():
-        config = hydra.compose("config", checked_arguments(list(settings)), return_hydra_config=True)
+        config = composed(settings)
         arms = arms_of(list(expand(config)))
         results = Results(user_path("results", str(config.results)), "config")
         seed = int(config.seed)
+        for one in further:  # a wrong seed is said before any training
+            arms[0].job(arms[0].rates[0], one)
         while any(arm.untried for arm in arms):
             _train([arm.job(rate, seed) for arm in arms for rate in arm.untried], results)
             for arm in arms:

@@ -6,7 +6,7 @@ import hydra
 import pytest
 from small_cells import assert_one_line, run_bench
 
-from bench.commands.search import SearchedArm, arms_of, loss_of
+from bench.commands.search import SearchedArm, arms_of, composed, loss_of
 from bench.core.cell import Cell
 from bench.core.record import read_all
 from bench.runner.sweep import configuration, expand
@@ -72,6 +72,33 @@ def test_a_target_that_is_no_list_is_refused(tmp_path):
     ended = run_bench(tmp_path, "search", *TINY, "methods=[comera]", "training.prune_targets=0.5")
     assert ended.status == 2
     assert_one_line(ended.error.strip(), "prune_targets")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["methods=[dense]", "--seeds=-1"], "seed is -1"),
+        (["methods=[]"], "methods is []"),
+        (["methods=[dense]", "seed=0,1"], "seed is '0,1'; a search takes one"),
+    ],
+)
+def test_a_wrong_setting_is_said_before_any_training(tmp_path, more, said):
+    ended = run_bench(tmp_path, "search", *TINY, *more)
+    assert ended.status == 2
+    assert_one_line(ended.error.strip(), said)
+    assert not [*tmp_path.rglob("*.json")]
+
+
+def test_several_values_take_the_place_of_an_axis():
+    own = [word for word in TINY if not word.startswith(("ratio=", "+formats="))]
+    with configuration():
+        config = composed([*own, "ratio=1.3,1.5", "+formats=adamw,muon", "methods=[dense,comera]"])
+        found = [arm.name for arm in arms_of(list(expand(config)))]
+    assert sorted(found) == sorted(
+        name
+        for optimizer in ("adamw", "muon")
+        for name in (f"dense, {optimizer}", *(f"comera, {optimizer}, ratio {one}" for one in (1.3, 1.5)))
+    )
 
 
 @pytest.mark.slow
