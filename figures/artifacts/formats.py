@@ -31,8 +31,11 @@ EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
 NARROW = "dense:narrow"
 
-#: What a probe and the models of a page share: a probe of equal size is as large as they are.
+#: What a probe and the models of a page share; a probe has a limit of numbers of its own.
 PROBED = (*frame.MODEL, "!workload.probe_*")
+
+#: How the name of a probe begins that may store as many numbers as its record's settings say.
+LIMITED = "equal-size "
 
 #: Optimizers in the order of the page, with their names.
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
@@ -54,11 +57,14 @@ DENSE_LINE: dict[str, Any] = {"color": style.DENSE_STROKE.colour, "linewidth": 0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Formats(frame.Page):
-    """The searches of one experiment on one device; ``probed`` has what simple models reach on the same data."""
+    """The searches of one experiment on one device; ``probed`` has what simple models reach on the same data.
+
+    There is a record of probes for each limit of numbers that they may store.
+    """
 
     experiment: str
     lines: pd.DataFrame
-    probed: Record | None = None
+    probed: tuple[Record, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -73,11 +79,20 @@ class Formats(frame.Page):
         return bool((timed["predicted_for"].eq("cuda") & ~timed["cuda_graph"].astype(bool)).any())
 
     @property
-    def probes(self) -> dict[str, float]:
-        """Return the reported loss of simple models by name."""
-        found = self.probed.samples["probes"] if self.probed else {}
-        metrics = {name: one["metrics"] for name, one in found.items()}
-        return {name: one[REPORTED] for name, one in metrics.items() if REPORTED in one}
+    def probes(self) -> pd.DataFrame:
+        """Return simple models by name, the worst first: the reported loss and, of limited ones, the most numbers."""
+        found = []
+        for record in self.probed:
+            limit = frame.settings_of(record, "workload_settings").get("probe_numbers")
+            for name, one in record.samples["probes"].items():
+                if limit is not None and name.startswith(LIMITED):
+                    name, numbers = f"n-gram of {limit:,} numbers", limit
+                else:
+                    name, numbers = name.removesuffix(" model"), None
+                found.append({"name": name, "test_loss": one["metrics"].get(REPORTED), "parameters": numbers})
+        lines = pd.DataFrame(found, columns=["name", "test_loss", "parameters"]).dropna(subset="test_loss")
+        lines = lines.drop_duplicates("name", keep="last").sort_values("test_loss", ascending=False)
+        return lines.set_index("name").rename_axis(None)
 
 
 def ordered(lines: pd.DataFrame, *columns: str) -> pd.DataFrame:
@@ -102,7 +117,7 @@ def select(records: Records) -> list[Formats]:
             probes = probes[probes["data_hash"] == kept["data_hash"].iloc[-1]]
             own = frame.settings(kept.tail(1), PROBED)
             of_model = frame.settings(probes, PROBED).isin(own)
-            probed = frame.oldest_first(probes[of_model]).tail(1)
+            probed = frame.oldest_first(frame.newest(probes[of_model], ["cell_id"]))
             steps = timed[timed["cell_id"].isin(lines["cell_id"])]
             place = experiment.removeprefix("formats_")
             page = Formats(
@@ -113,7 +128,7 @@ def select(records: Records) -> list[Formats]:
                 suffix=(place,),
                 experiment=experiment,
                 lines=ordered(lines.assign(size=lines["ratio"].fillna(0.0)), "size", "test_loss"),
-                probed=next(iter(probed["record"]), None),
+                probed=tuple(probed["record"]),
             )
             pages.append(page)
     return sorted(pages, key=lambda page: (page.device, EXPERIMENTS.index(page.experiment)))
@@ -132,17 +147,27 @@ def beside_narrow(lines: pd.DataFrame) -> pd.DataFrame:
     return against(lines[lines["arm"] != DENSE], lines[lines["arm"] == NARROW], ["optimizer"])
 
 
+def beside_probes(page: Formats) -> pd.DataFrame:
+    """Return how far arms are apart from the n-gram model that may store as many numbers as they have parameters."""
+    limited = page.probes.dropna(subset="parameters")
+    known = limited.assign(test_loss_low=limited["test_loss"], test_loss_high=limited["test_loss"], seeds=SURE_SEEDS)
+    return against(page.lines, pd.concat([known.assign(optimizer=name) for name in OPTIMIZERS]), ["optimizer"])
+
+
 def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with differences to both dense models, and the measured step."""
+    """Return the table with differences to both dense models and to the probe, and the measured step."""
     lines = page.lines
     dense = against(lines, lines[lines["arm"] == DENSE], ["optimizer"], same_size=False)
+    probes = beside_probes(page)["less"]
     own = table.assign(
         optimizer=table["optimizer"].map(OPTIMIZERS),
         less_narrow=beside_narrow(lines)["less"],
         less_dense=dense["less"],
+        **{"less_n-gram": probes},
         step_time_ms=lines["step_time_ms"],
     )
     columns = ["optimizer", "arm", "ratio", "parameters", "test_loss", "less_narrow", "less_dense"]
+    columns += ["less_n-gram"] * (len(probes) > 0)
     return readable(own, [*columns, "step_time_ms", "peak_memory_predicted_mib", "lr"])
 
 
@@ -191,16 +216,18 @@ def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     looks = {**style.strokes(arms), DENSE: style.DENSE_STROKE}
     handles = [style.stroke_handle(looks[arm], arm) for arm in arms]
     handles.append(style.stroke_handle(style.DENSE_STROKE, f"{DENSE} (line: its loss)"))
-    if page.probes:
+    if len(page.probes):
         handles.append(Line2D([], [], **_DOTTED, label="a probe, by its name"))
     handles += style.whisker_handles(["range over seeds"])
     costs = {column: words for column, words in COSTS.items() if table[column].gt(0).any()}
+    costs = costs or dict([*COSTS.items()][:1])  # no training ended well: a panel says so
+    probes = {str(name): float(loss) for name, loss in page.probes["test_loss"].items()}
     grid = [[OPTIMIZERS[name]] * len(costs) for name in table["optimizer"].unique()]
     paper, panels = panel_page(caption, grid, 2.7, handles, 5)
     for (_, part), line in zip(table.groupby("optimizer", sort=False), panels, strict=True):
         for (cost, words), axes in zip(costs.items(), line, strict=True):
             known = part[part[cost].gt(0) & part["test_loss"].notna()]
-            _panel(axes, known, cost, looks, page.probes)
+            _panel(axes, known, cost, looks, probes)
             axes.set_xlabel(words, fontsize=8)
             axes.set_ylabel(f"loss, {page.unit}".rstrip(", "), fontsize=8)
     return paper.finish()

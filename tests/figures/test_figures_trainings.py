@@ -30,9 +30,9 @@ from comera import TTLinear, TTMEmbedding
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
-from figures.artifacts.formats import select
+from figures.artifacts.formats import Formats, beside_probes, select
 from figures.artifacts.table_tensorization import MATRICES, Matrix
-from figures.frame import cell_of
+from figures.frame import settings_of
 
 
 def early_line(*records: Record) -> pd.Series:
@@ -212,6 +212,12 @@ def tiny(change: Any = lambda _: {}) -> pd.DataFrame:
     return page("formats", changed).table.set_index(["optimizer", "arm"]).sort_index()
 
 
+def pages_of_tiny(change: Any = lambda _: {}) -> list[Formats]:
+    """The page of the smallest model with its probes, of which some are changed."""
+    own = [one for one in committed("formats") if one.experiment in ("formats_tiny", "probe_text")]
+    return select([dataclasses.replace(one, **change(one)) for one in own])
+
+
 def with_loss(name: str, changed: Any, loss: Any) -> Any:
     """Return what changes a loss of some records, by its value."""
 
@@ -243,15 +249,38 @@ def test_a_rate_is_chosen_by_one_loss_and_another_is_reported() -> None:
         assert (list(tiny(reversed_loss)["best rate"]) == before) == is_same
 
 
-def test_a_probe_is_as_large_as_the_models_of_its_page() -> None:
-    found = {}
-    for own in select(committed("formats")):
-        if own.experiment != "formats_teacher":
-            stored = own.lines.loc[own.lines["arm"].str.startswith("btt"), "parameters"].max()
-            found[own.experiment] = (cell_of(own.probed)["workload_settings"]["probe_numbers"], stored)
-    assert len(found) >= 2
-    assert all(numbers == stored for numbers, stored in found.values()), found
-    assert len(set(found.values())) == len(found)
+def test_every_arm_on_text_has_a_probe_of_its_size() -> None:
+    found = {own.experiment: own for own in select(committed("formats"))}
+    for own in (found["formats_tiny"], found["formats_small"]):
+        assert set(beside_probes(own).index) == set(own.lines.index)
+    compressed = found["formats_base"].lines.query("arm != 'dense'")
+    assert set(beside_probes(found["formats_base"]).index) == set(compressed.index)
+    assert beside_probes(found["formats_teacher"]).empty
+
+
+def test_an_arm_is_beside_the_probe_of_its_own_size_and_surely_apart_where_all_its_seeds_are() -> None:
+    numbers = {round(limit) for own in pages_of_tiny() for limit in own.probes["parameters"].dropna()}
+    smallest = min(numbers)
+
+    def moved(loss: float) -> Any:
+        def change(one: Record) -> dict[str, Any]:
+            if settings_of(one, "workload_settings").get("probe_numbers") != smallest:
+                return {}
+            limited = {"equal-size n-gram model": {"metrics": {"test_loss": loss}}}
+            return {"samples": {**one.samples, "probes": {**one.samples["probes"], **limited}}}
+
+        (own,) = pages_of_tiny(change)
+        return beside_probes(own).join(own.lines[["arm", "optimizer", "parameters", "test_loss_low"]])
+
+    before, below = moved(0.5), moved(9.0)
+    own_size = before["parameters"].astype(float).sub(smallest).abs() < 0.02 * smallest
+    assert 1 < own_size.sum() < len(before)
+    assert set(before.loc[own_size, "beside"]) == {"above"}
+    assert set(below.loc[own_size, "beside"]) == {"below"}
+    assert below.loc[~own_size, "less"].equals(before.loc[~own_size, "less"])
+    narrow = before[own_size & (before["arm"] == "dense:narrow") & (before["optimizer"] == "adamw")]
+    between = moved(narrow["test_loss_low"].item() + 1e-6)
+    assert between.loc[narrow.index, "beside"].item() == "apart"
 
 
 def test_a_training_that_diverged_is_never_the_best() -> None:
@@ -262,6 +291,10 @@ def test_a_training_that_diverged_is_never_the_best() -> None:
         return {"status": "diverged"} if one.arm == "comera" and recipe.get("lr") == chosen else {}
 
     assert float(tiny(lost).loc[("Muon", "comera"), "best rate"]) != chosen
+
+
+def test_a_page_is_drawn_where_no_training_ended_well() -> None:
+    assert set(tiny(lambda _: {"status": "diverged", "metrics": {}})["loss"]) == {"-"}
 
 
 @pytest.mark.parametrize(("column", "factor"), [("parameters", 1.03), ("train_steps", 1.2)])
