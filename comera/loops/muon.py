@@ -100,8 +100,9 @@ def matrix_parameters(module: nn.Module) -> tuple[str, ...]:
     named: Callable[[], Iterable[str]] | None = getattr(module, "matrix_parameters", None)
     if named is not None:
         return tuple(named())
-    own = {name for name, _ in module.named_parameters(recurse=False)}
-    return ("weight",) if is_linear(module) and "weight" in own else ()
+    if not is_linear(module):
+        return ()
+    return ("weight",) if "weight" in dict(module.named_parameters(recurse=False)) else ()
 
 
 def factor_count(module: nn.Module) -> int:

@@ -216,12 +216,12 @@ def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     looks = {**style.strokes(arms), DENSE: style.DENSE_STROKE}
     handles = [style.stroke_handle(looks[arm], arm) for arm in arms]
     handles.append(style.stroke_handle(style.DENSE_STROKE, f"{DENSE} (line: its loss)"))
-    if len(page.probes):
+    probes = {str(name): float(loss) for name, loss in page.probes["test_loss"].items()}
+    if probes:
         handles.append(Line2D([], [], **_DOTTED, label="a probe, by its name"))
     handles += style.whisker_handles(["range over seeds"])
     costs = {column: words for column, words in COSTS.items() if table[column].gt(0).any()}
     costs = costs or dict([*COSTS.items()][:1])  # no training ended well: a panel says so
-    probes = {str(name): float(loss) for name, loss in page.probes["test_loss"].items()}
     grid = [[OPTIMIZERS[name]] * len(costs) for name in table["optimizer"].unique()]
     paper, panels = panel_page(caption, grid, 2.7, handles, 5)
     for (_, part), line in zip(table.groupby("optimizer", sort=False), panels, strict=True):
