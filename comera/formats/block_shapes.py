@@ -92,6 +92,11 @@ class BTTShape:
         return self.in_blocks * self.out_blocks * self.rank
 
     @property
+    def rank_limit(self) -> int:
+        """The highest rank that the whole weight can have, min(N, M, I·J·r)."""
+        return min(self.in_features, self.out_features, self.middle_size)
+
+    @property
     def core_shapes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """(J, n, I·r) and (I, J·r, m)."""
         first = (self.in_blocks, self.in_size, self.out_blocks * self.rank)

@@ -18,6 +18,7 @@ all that a group has between the products: I·r numbers after the first, J·r be
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, Literal, Self, get_args
 
 import torch
@@ -43,7 +44,8 @@ class BTTLinear(nn.Module):
 
     Args:
         in_features, out_features: N and M, as in ``nn.Linear``.
-        in_blocks, out_blocks: J and I; None: the balanced ones (:func:`balanced_blocks`).
+        in_blocks, out_blocks: J and I; None: the balanced ones (:func:`balanced_blocks`). Features with few divisors,
+            as a prime number of them, have too few blocks for a weight of full rank, which a warning says.
         rank: r of every block.
         bias: whether to add a bias of length M.
         init: how :meth:`reset_parameters` draws the cores.
@@ -92,6 +94,8 @@ class BTTLinear(nn.Module):
             else BTTShape(in_features, out_features, in_blocks, out_blocks, rank)
         )
         self.init, self.in_features, self.out_features = init, in_features, out_features
+        if in_blocks is None:
+            _warn_of_low_rank(self.shape)
         first, second = self.shape.core_shapes
         self.in_core = nn.Parameter(torch.empty(first, device=device, dtype=dtype))
         self.out_core = nn.Parameter(torch.empty(second, device=device, dtype=dtype))
@@ -261,3 +265,14 @@ class BTTLinear(nn.Module):
                 )
                 return
         super()._load_from_state_dict(state_dict, prefix, *more)
+
+
+def _warn_of_low_rank(shape: BTTShape) -> None:
+    """Warn where the features have so few divisors that the balanced blocks keep the weight from full rank."""
+    if shape.rank_limit < min(shape.in_features, shape.out_features):
+        warnings.warn(
+            f"BTTLinear {shape.in_features} → {shape.out_features} has {shape.out_blocks} x {shape.in_blocks} blocks, "
+            f"since its sizes have few divisors, so that its weight has at most rank {shape.rank_limit}; give it "
+            "in_blocks and out_blocks, a higher rank, or sizes with more divisors.",
+            stacklevel=3,
+        )

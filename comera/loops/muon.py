@@ -229,13 +229,13 @@ class Muon(torch.optim.Optimizer):
         entries = {module.diagonals for module in model.modules() if isinstance(module, TensorTrainLayer)}
         ranks = [each for each in trained if each in entries]
         rest = [each for each in trained if each not in self._owners and each not in entries]
-        adam_options = {"betas": betas, "eps": eps}
         groups: list[dict[str, Any]] = [
             {"name": "matrices", "params": [*self._owners], "lr": lr, "momentum": momentum, "steps": steps},
-            {"name": "ranks", "params": ranks, "lr": lr_ranks, "weight_decay": 0.0, **adam_options},
-            {"name": "dense", "params": rest, "lr": lr_dense, **adam_options},
+            {"name": "ranks", "params": ranks, "lr": lr_ranks, "weight_decay": 0.0},
+            {"name": "dense", "params": rest},
         ]
-        super().__init__([group for group in groups if group["params"]], {"lr": lr, "weight_decay": weight_decay})
+        defaults = {"lr": lr_dense, "weight_decay": weight_decay, "betas": betas, "eps": eps}
+        super().__init__([group for group in groups if group["params"]], defaults)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with the layers, so that a copy of model and optimizer together keeps working."""

@@ -293,3 +293,12 @@ def test_its_state_comes_back_on_another_device():
     loaded.load_state_dict(optimizer.state_dict())
     for parameter in other.parameters():
         assert {value.device.type for value in loaded.state[parameter].values()} == {"meta"}
+
+
+def test_a_group_added_later_is_adamws():
+    model, late = nn.Sequential(nn.Linear(4, 4)), nn.Parameter(torch.ones(3))
+    optimizer = Muon(model, lr=0.5, lr_dense=0.25)
+    optimizer.add_param_group({"params": [late]})
+    (late * torch.tensor([1.0, -2.0, 3.0])).sum().backward()
+    optimizer.step()
+    assert torch.allclose(late, torch.tensor([0.75, 1.25, 0.75]))  # Adam's first step is the rate, by the sign
