@@ -2,12 +2,14 @@
 
 All arms are alive together, each in its process, and take turns in random order, block by block. Whatever disturbs the
 machine for a while then hits every arm of a block, and ratios are formed within blocks. Where the arms do not fit into
-memory together they run one after another, and their records carry no pairing.
+memory together they run one after another, and their records carry no pairing. That is predicted. An arm that runs out
+of memory beside others all the same runs again alone: a record says ``oom`` of an arm that does not fit by itself.
 
 A launch starts all processes anew. What holds for one of them, such as where its tensors lie in memory, is the same in
 all of its blocks and another in the next; blocks of a single launch would leave that out.
 """
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -31,7 +33,7 @@ LAUNCHES = 3
 
 _STEPS_ALONE = 2  # of an arm that was warmed up beside others, before its first block
 
-_RANK_MIB = 500.0  # of the program of a rank, and of the torchrun that it may have for itself
+_PROCESS_MIB = 500.0  # of a process beside its tensors: program, a rank's torchrun, or a GPU's context
 #: Operations per second that any processor does, the side of a product that shows what this one does, and how much
 #: quicker it may be than that product.
 _SLOWEST, _SIDE, _QUICKER = 1e9, 768, 3.0
@@ -56,6 +58,9 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
     needs = [_need_mib(outcome) for outcome in alive]
     if sum(needs) <= _MEMORY_SHARE * free_mib:
         _time_together(alive, alive, serve, session, paired=True)
+        for outcome in alive:
+            if outcome.status == "oom" and len(alive) > 1:
+                _time_again_alone(outcome, alive, serve, session)
         return
     if len(alive) > 1:
         session.note(alive[0].cell, _apart(len(alive), sum(needs), free_mib))
@@ -67,6 +72,14 @@ def time_cells(outcomes: Sequence[Outcome], serve: Callable[..., None], session:
             session.advance(outcome.cell, 1.0)
         else:
             _time_together([outcome], alive, serve, session, paired=False)
+
+
+def _time_again_alone(outcome: Outcome, job: Sequence[Outcome], serve: Callable[..., None], session: Session) -> None:
+    """Time an arm that ran out of memory beside the others of its job, whose share of the work is told already."""
+    session.note(outcome.cell, f"{outcome.message}; beside {len(job) - 1} other arms, so it runs again alone")
+    outcome.status, outcome.message = "ok", ""
+    outcome.columns.pop("pairing", None)  # of blocks before it failed
+    _time_together([outcome], job, serve, dataclasses.replace(session, advance=lambda *_: None), paired=False)
 
 
 def _apart(arms: int, need_mib: float, free_mib: float) -> str:
@@ -101,12 +114,12 @@ def _products_per_s() -> float:
 def _need_mib(outcome: Outcome) -> float:
     """Return the memory that an arm takes here; on CPUs the ranks of a node share it, while each has its own GPU."""
     cell, columns = outcome.cell, outcome.columns
-    need = float(columns["peak_memory_predicted_mib"])
+    need = float(columns["peak_memory_predicted_mib"]) + _PROCESS_MIB
     if cell.world_size == 1:
         return need
     kept = 2 if cell.exchange.startswith("powersgd") or cell.exchange == "local_steps" else 1  # times the gradients
     need += kept * columns.get("predicted_gradients_mib", 0.0)
-    return need if cell.device == "cuda" else (need + _RANK_MIB) * -(-cell.world_size // nodes())
+    return need if cell.device == "cuda" else need * -(-cell.world_size // nodes())
 
 
 def _time_together(

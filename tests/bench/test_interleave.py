@@ -128,10 +128,10 @@ def test_each_launch_starts_all_arms_anew(arms):
 
 
 def test_a_failure_in_a_later_launch_ends_that_arm_alone_and_keeps_its_blocks(arms):
-    arms.failures["dense", "block", 5] = ("oom", "made up")  # the second of its second launch
+    arms.failures["dense", "block", 5] = ("error", "made up")  # the second of its second launch
     found = timed(outcomes_of(launches=3))
     assert {arm: outcome.status for arm, outcome in found.items()} == {
-        arm: "oom" if arm == "dense" else "ok" for arm in ARMS
+        arm: "error" if arm == "dense" else "ok" for arm in ARMS
     }
     assert [(one["launch"], one["block"]) for one in blocks_of(found["dense"])] == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert len(blocks_of(found["comera"])) == 9
@@ -181,16 +181,35 @@ def test_a_launch_that_is_slow_throughout_is_disturbed_and_repeated(arms):
     assert not any(block["disturbed"] for arm in set(ARMS) - {"dense"} for block in blocks_of(found[arm]))
 
 
-@pytest.mark.parametrize("status", ["oom", "error"])
-def test_an_arm_that_fails_midway_is_an_outcome_and_the_others_go_on(arms, status):
-    arms.failures["galore", "block", 2] = (status, "for a reason")
+def test_an_arm_that_fails_midway_is_an_outcome_and_the_others_go_on(arms):
+    arms.failures["galore", "block", 2] = ("error", "for a reason")
     found = timed(outcomes_of())
-    assert (found["galore"].status, found["galore"].message) == (status, "for a reason")
+    assert (found["galore"].status, found["galore"].message) == ("error", "for a reason")
     assert [block["block"] for block in blocks_of(found["galore"])] == [0]
     assert ("galore", "rare") not in arms.log
     for arm in set(ARMS) - {"galore"}:
         assert found[arm].status == "ok"
         assert len(blocks_of(found[arm])) == 3
+
+
+def test_an_arm_that_runs_out_of_memory_beside_others_runs_again_alone(arms):
+    arms.failures["galore", "block", 2] = ("oom", "no memory")
+    notes = []
+    found = timed(outcomes_of(), note=lambda cell, text: notes.append((cell.arm, text)))
+    assert notes == [("galore", "no memory; beside 3 other arms, so it runs again alone")]
+    assert (found["galore"].status, found["galore"].message) == ("ok", "")
+    assert {arm for arm, _ in arms.log[-4:]} == {"galore"}  # after all others
+    assert {arm: len(blocks_of(outcome)) for arm, outcome in found.items()} == dict.fromkeys(ARMS, 3)
+    assert {arm for arm, outcome in found.items() if "pairing" in outcome.columns} == {*ARMS} - {"galore"}
+
+
+def test_one_that_does_not_fit_alone_either_is_out_of_memory(arms):
+    arms.failures["galore", "ready"] = ("oom", "no memory")
+    found = timed(outcomes_of(), note=lambda *_: None)
+    assert (found["galore"].status, found["galore"].message) == ("oom", "no memory")
+    assert blocks_of(found["galore"]) == []
+    assert [entry for entry in arms.log if entry == ("galore", "ready")] == [("galore", "ready")] * 2
+    assert all(found[arm].status == "ok" for arm in {*ARMS} - {"galore"})
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -213,12 +232,12 @@ def test_a_pairing_is_shared_by_exactly_the_arms_timed_together(arms):
 
 
 def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch):
-    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 1000.0)  # noqa: ARG005
     notes = []
-    found = timed(outcomes_of(mib=30.0), note=lambda cell, text: notes.append((len(arms.log), cell.arm, text)))
+    found = timed(outcomes_of(mib=1.0), note=lambda cell, text: notes.append((len(arms.log), cell.arm, text)))
     [(begun, arm, text)] = notes
     assert (begun, arm) == (0, ARMS[0])  # before any arm has started
-    assert_one_line(text, "120 MiB", "100 MiB", "unpaired")
+    assert_one_line(text, "2,004 MiB", "1,000 MiB", "unpaired")  # most of it is of the processes, not of their tensors
     assert [arm for arm, word in arms.log if word == "ready"] == list(ARMS)
     assert [arm for arm, _ in itertools.groupby(arm for arm, _ in arms.log)] == list(ARMS)
     for outcome in found.values():
@@ -228,12 +247,12 @@ def test_arms_that_do_not_fit_together_run_alone_and_unpaired(arms, monkeypatch)
 
 
 def test_an_arm_that_cannot_fit_is_not_started(arms, monkeypatch):
-    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 100.0)  # noqa: ARG005
+    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 1000.0)  # noqa: ARG005
     outcomes = outcomes_of()
-    outcomes[1].columns["peak_memory_predicted_mib"] = 1000.0
+    outcomes[1].columns["peak_memory_predicted_mib"] = 700.0
     found = timed(outcomes, note=lambda *_: None)
     assert found["dense"].status == "oom"
-    assert_one_line(found["dense"].message, "1,000 MiB", "100 MiB")
+    assert_one_line(found["dense"].message, "1,200 MiB", "1,000 MiB")
     assert found["dense"].columns["samples"] == {"lacks": "memory"}
     assert ("dense", "ready") not in arms.log
     assert found["comera"].status == "ok"
@@ -275,7 +294,7 @@ def test_broken_processes_become_outcomes_beside_one_that_works():
         for name in ("works", *broken)
     ]
     before = set(psutil.Process().children(recursive=True))
-    time_cells(outcomes, odd_workers.odd_time_cell, session())
+    time_cells(outcomes, odd_workers.odd_time_cell, session(note=lambda *_: None))
     assert {outcome.cell.experiment: (outcome.status, outcome.message) for outcome in outcomes} == {
         "works": ("ok", ""),
         **{name: TROUBLE[name.partition(" ")[2]] for name in broken},

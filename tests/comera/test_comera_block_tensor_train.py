@@ -68,13 +68,17 @@ def test_output_and_gradients_are_those_of_the_dense_weight(shape, bias, leading
 
 @pytest.mark.parametrize("sizes", [(7, 13, 2), (22, 26, 1)])
 def test_sizes_with_few_divisors_are_warned_of(sizes):
-    with pytest.warns(UserWarning, match=r"sizes have few divisors, so that its weight has at most rank (\d+)") as found:
+    with pytest.warns(
+        UserWarning, match=r"sizes have few divisors, so that its weight has at most rank (\d+)"
+    ) as found:
         layer = BTTLinear(*sizes[:2], rank=sizes[2])
     assert torch.linalg.matrix_rank(layer.to_dense()) == layer.shape.rank_limit
     assert f"at most rank {layer.shape.rank_limit};" in str(found[0].message)
 
 
-@pytest.mark.parametrize("sizes", [(7, 5, 1, 1, 4), (7, 13, None, None, 7), (12, 18, None, None, 2), (512, 7, None, None, 2)])
+@pytest.mark.parametrize(
+    "sizes", [(7, 5, 1, 1, 4), (7, 13, None, None, 7), (12, 18, None, None, 2), (512, 7, None, None, 2)]
+)
 def test_other_sizes_and_chosen_blocks_are_not(sizes, recwarn):
     BTTLinear(*sizes)
     assert not recwarn.list
