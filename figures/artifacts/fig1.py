@@ -30,7 +30,7 @@ EXPERIMENTS = ("fig1", "fig1_memory")
 
 #: The paper's batch sizes, and those timed where there is no GPU.
 PAPER_BATCHES = (1, 32, 64, 128)
-CPU_BATCHES = (1, 8, 16)
+CPU_BATCHES = (1, 16)
 
 #: The columns of a cell.
 CELL = ("arm", "batch_size")

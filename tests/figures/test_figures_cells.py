@@ -1,13 +1,16 @@
 """Times of cells and the notes that pages share: what counts as one time, and what is said of the machine."""
 
 import dataclasses
+import re
 
 import pandas as pd
 import pytest
+import yaml
 from made_up import ARMS, CODE, blocks, epochs, failed, peaks, record, timed
-from pages import committed, page, pages, parsed, small_page, table, text_of
+from pages import ROOT, committed, page, pages, parsed, small_page, table, text_of
 
 from bench.core.record import Record
+from figures.artifacts import fig1, fig5, fig7
 from figures.draw import facts
 
 EXAMPLES = 392_702
@@ -239,9 +242,27 @@ def test_what_is_unlike_the_committed_matrices_is_said() -> None:
 def test_pages_of_a_gpu_and_of_a_cpu_are_told_by_the_driver() -> None:
     plan = record(measure="predict", predicted_for="cuda", peak_memory_predicted_mib=5.0)
     for driver, target, batches in (
-        ("", "cuda", {1, 8, 16, 32, 64, 128}),
+        ("", "cuda", {1, 16, 32, 64, 128}),
         ("1.2, CUDA 3.4", "cpu", {1, 32, 64, 128}),
     ):
         found = table("fig1", [dataclasses.replace(plan, predicted_for=target, driver=driver)])
         assert set(found["batch_size"]) == batches
         assert list(found["arm"].unique()) == list(ARMS)  # the paper's page expects all of them
+
+
+@pytest.mark.parametrize(
+    ("experiment", "expected"),
+    [
+        ("fig1", [fig1.CPU_BATCHES, fig1.PAPER_BATCHES]),
+        ("fig5", [fig5.BATCHES]),
+        ("fig7", [fig7.BATCHES["cpu"], fig7.BATCHES["cuda"]]),
+    ],
+)
+def test_a_page_expects_the_batches_that_its_experiment_measures(
+    experiment: str, expected: list[tuple[int, ...]]
+) -> None:
+    """Else it has empty panels for whoever just measured all of them."""
+    config = yaml.safe_load((ROOT / "bench" / "conf" / "experiment" / f"{experiment}.yaml").read_text())
+    swept = config["hydra"]["sweeper"]["params"]["batch_size"]  # one list, or one for a CPU and one for a GPU
+    lists = re.findall(r'"([^"]*)"', swept) or [swept]
+    assert [tuple(map(int, each.split(","))) for each in lists] == expected
