@@ -186,7 +186,7 @@ class Narrow(Dense):
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
         """Explain why there is no narrower model of the wanted size; None if there is one. Shapes suffice."""
         if not hasattr(model, "narrowed"):
-            return f"dense:{NARROW} needs a model that can be made narrower, as those of workload=text and teacher can."
+            return f"dense:{NARROW} needs a model that can be made narrower, as those of workload=text and pointer can."
         if self.settings.ratio is None:
             return f"dense:{NARROW} has no ratio; say how many times smaller it is to be, as in ratio=4."
         try:

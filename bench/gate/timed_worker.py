@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ def _feed_forward(denominator: str) -> tuple[Action, Action]:
     return actions["tt"], actions[denominator]
 
 
-def _steps(settings: Mapping[str, int], *arms: str) -> tuple[Action, ...]:
+def _steps(settings: Mapping[str, Any], *arms: str) -> tuple[Action, ...]:
     """Train steps of the encoder by each arm, at batch 8."""
     import torch
 

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -189,7 +189,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             # its own, or by the ranks that it takes over; an arm without one stands beside those that have it
             ratio=own.get("ratio") or own.get("ranks_of_ratio") or (ratio if measure.paired else None),
             method_settings=own,
-            workload_settings=asdict(settings),
+            workload_settings=identity(settings),
             timing_settings=identity(timing) if measure.timed else {},
             training={"recipe": recipe} if recipe else {},
             world_size=config["world_size"],

@@ -11,7 +11,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Any, Self
 
@@ -20,7 +20,8 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.checked import Allowed, Layers, Length, Rows, Width
+from bench.core.checked import Allowed, Flag, Layers, Length, Rows, Width
+from bench.core.identity import LATER
 from bench.core.vocabulary import MNLI_TRAIN_ROWS, encoder_words
 from bench.data.bag_of_words import answers
 from bench.data.corpus import Corpus, Pair
@@ -44,6 +45,8 @@ _POOLED_BATCHES = 64  # that are sorted by length together
 class EncoderSettings:
     """Sizes of the encoder. The defaults are the paper's.
 
+    With ``pre_norm`` each sub-layer reads a normalised copy of its input, and a last LayerNorm follows the blocks.
+
     Raises ValueError: heads that do not divide the width, or sequences that are longer than there are positions.
     """
 
@@ -57,6 +60,7 @@ class EncoderSettings:
     dropout: Annotated[float, Field(ge=0, lt=1), Allowed("numbers from 0 to below 1")] = 0.1
     # The shortest sequence that can hold two sentences has a token of each between [CLS] and two [SEP].
     sequence_length: Annotated[int, Field(ge=5, le=2**20), Allowed(f"whole numbers from 5 to {2**20:,}")] = 128
+    pre_norm: Flag = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -67,19 +71,22 @@ class EncoderSettings:
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment embedding, normalised."""
+    """Sum of word, position and, with ``segments``, segment embedding, normalised."""
 
-    def __init__(self, settings: EncoderSettings) -> None:
+    def __init__(self, settings: EncoderSettings, segments: bool = True) -> None:
         super().__init__()
         self.word = nn.Embedding(settings.vocabulary, settings.width, padding_idx=PADDING_ID)
         self.position = nn.Embedding(settings.positions, settings.width)
-        self.segment = nn.Embedding(2, settings.width)
+        if segments:
+            self.segment = nn.Embedding(2, settings.width)
         self.norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
         self.dropout = Dropout(settings.dropout)
 
-    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor | None = None) -> torch.Tensor:
         places = torch.arange(input_ids.shape[1], device=input_ids.device)  # (T,)
-        total = self.word(input_ids) + self.position(places) + self.segment(token_type_ids)
+        total = self.word(input_ids) + self.position(places)
+        if token_type_ids is not None:
+            total = total + self.segment(token_type_ids)
         return self.dropout(self.norm(total))  # (B, T, D)
 
 
@@ -111,10 +118,14 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """A post-LN encoder block: each sub-layer's output is dropped out, added to its input and normalised."""
+    """An encoder block: each sub-layer's output is dropped out and added to the sub-layer's input.
+
+    Post-LN normalises the sum. ``pre_norm`` normalises what the sub-layer reads instead.
+    """
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__()
+        self.pre_norm = settings.pre_norm
         self.attention = Attention(settings)
         self.attention_norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS)
         self.feed_forward = FeedForward(settings)
@@ -122,6 +133,9 @@ class Block(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        if self.pre_norm:
+            x = x + self.dropout(self.attention(self.attention_norm(x), mask))
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
@@ -139,7 +153,23 @@ class Classifier(nn.Module):
         return self.classes(torch.tanh(self.hidden(x[:, 0].contiguous())))
 
 
-class EncoderClassifier(nn.Module):
+class Encoder(nn.Module):
+    """Embeddings and blocks, followed by a last LayerNorm with ``pre_norm``; a subclass adds its head."""
+
+    def __init__(self, settings: EncoderSettings, segments: bool = True) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(settings, segments)
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS) if settings.pre_norm else None
+
+    def encode(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Return the output (B, T, D) of the blocks on embedded tokens ``x`` (B, T, D)."""
+        for block in self.blocks:
+            x = block(x, mask)
+        return x if self.norm is None else self.norm(x)
+
+
+class EncoderClassifier(Encoder):
     """The dense model.
 
     Dropout acts after the embeddings and after each sub-layer, not on the attention probabilities: without it,
@@ -155,9 +185,7 @@ class EncoderClassifier(nn.Module):
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__()
-        self.embeddings = Embeddings(settings)
-        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        super().__init__(settings)
         self.classifier = Classifier(settings)
         self.apply(initialise)
 
@@ -169,10 +197,7 @@ class EncoderClassifier(nn.Module):
         if input_ids.shape[1] > positions:
             raise ValueError(f"the sequence has {input_ids.shape[1]} tokens; the model has positions for {positions}")
         mask = attention_mask.bool()[:, None, None, :]  # (B, 1, 1, T): the same for all heads and queries
-        x = self.embeddings(input_ids, token_type_ids)
-        for block in self.blocks:
-            x = block(x, mask)
-        return self.classifier(x)
+        return self.classifier(self.encode(self.embeddings(input_ids, token_type_ids), mask))
 
 
 @torch.no_grad()
@@ -184,6 +209,14 @@ def initialise(module: nn.Module, std: float = _INITIAL_STD) -> None:
         module.bias.zero_()
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:
         module.weight[module.padding_idx].zero_()
+
+
+def block_targets(layers: int) -> dict[str, Role]:
+    """Return the six matrices of each block by name, in the order of the forward pass."""
+    attention, feed_forward = ("query", "key", "value", "output"), ("expand", "contract")
+    roles: dict[str, Role] = {f"attention.{name}": "attention" for name in attention}
+    roles |= {f"feed_forward.{name}": "feed_forward" for name in feed_forward}
+    return {f"blocks.{number}.{name}": role for number in range(layers) for name, role in roles.items()}
 
 
 #: Token ids of one row, how many of them belong to the first sentence, and the label.
@@ -235,12 +268,11 @@ class EncoderWorkload(BaseWorkload):
 
     def targets(self) -> dict[str, Role]:
         """Return the word embedding and the linear weights that methods act on, in the order of the forward pass."""
-        attention, feed_forward = ("query", "key", "value", "output"), ("expand", "contract")
-        layers: dict[str, Role] = {f"attention.{name}": "attention" for name in attention}
-        layers |= {f"feed_forward.{name}": "feed_forward" for name in feed_forward}
-        numbers = range(self.settings.layers)
-        blocks = {f"blocks.{number}.{name}": role for number in numbers for name, role in layers.items()}
-        return {"embeddings.word": "embedding", **blocks, "classifier.hidden": "classifier"}
+        return {
+            "embeddings.word": "embedding",
+            **block_targets(self.settings.layers),
+            "classifier.hidden": "classifier",
+        }
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
         """Yield ``split`` ("train" or "validation") once as CPU tensors.

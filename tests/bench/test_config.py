@@ -1,6 +1,5 @@
 """From a configuration to cells: every wrong value is one sentence with field, value and what is allowed."""
 
-import dataclasses
 import math
 import shlex
 
@@ -11,6 +10,7 @@ from omegaconf import OmegaConf
 from small_cells import MODEL, TIMING, a_configuration, changed, one_line
 
 from baselines import dense
+from bench.core.identity import identity
 from bench.data.corpus import DataError
 from bench.errors import CONF
 from bench.protocol.methods import ConfigError
@@ -36,7 +36,7 @@ def test_a_job_is_one_cell_per_arm(config, pairs):
     assert [cell.method_settings["rank"] for cell in job.cells[1:]] == [7, 7]
     for cell in job.cells:
         assert (cell.experiment, cell.dataset, cell.batch_size) == ("made_up", pairs.name, 8)
-        assert cell.workload_settings == dataclasses.asdict(EncoderSettings(**MODEL, sequence_length=32))
+        assert cell.workload_settings == identity(EncoderSettings(**MODEL, sequence_length=32))
         assert cell.timing_settings == TIMING
     assert len(job.data_hash) == 64
 
