@@ -26,9 +26,10 @@ from comera.protocol import OutOfReach
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
 from comera.reachability import drop_unreachable
+from comera.recompression import recompress
 from comera.tensorize import tensorize
 from comera.training import parameter_groups
-from comera.truncation import close_smallest, ranks_of, set_ranks, truncate
+from comera.truncation import Cut, close_smallest, ranks_of, set_ranks, truncate
 
 hook.register()
 
@@ -40,6 +41,7 @@ __all__ = [
     "BTTShape",
     "CaptureError",
     "CapturedStep",
+    "Cut",
     "EarlyStage",
     "LateStage",
     "LinearSolution",
@@ -68,6 +70,7 @@ __all__ = [
     "padded_modes",
     "parameter_groups",
     "ranks_of",
+    "recompress",
     "save_pretrained",
     "set_ranks",
     "solve_blocks",

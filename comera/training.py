@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
 import torch
 from torch import nn
 
+from comera.closing import LATE_VARIANTS, Closing, LateVariant, Order
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TTLinear
 from comera.lookup import VARIANTS as LOOKUPS
@@ -41,7 +42,7 @@ from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute, Store
 from comera.tensor_train import Init, balance_cores
 from comera.tensorize import tensorize
-from comera.truncation import close_smallest, cut_closed
+from comera.truncation import cut_closed, refuse_distributed_layers
 
 #: Variants that keep ranks instead of activations, for the paper's objective: what they recompute, and how they keep
 #: what stays wide.
@@ -96,6 +97,10 @@ class Settings:
         drop_unreachable: close layers whose output no longer reaches the loss (:func:`comera.drop_unreachable`) before
             the late stage's target is met, so that the size is spent on others, and at the end of each stage. Off,
             since the recorded trainings are without it.
+        late: how the late stage chooses what closes: ``paper`` by the published price of the size; ``saliency`` or
+            ``magnitude`` along a planned curve, as :class:`comera.RankPlan` does by default. Published here, since the
+            arm stands for the paper.
+        may_close_layers: whether a layer may close as a whole in the late stage.
     """
 
     ranks: int = 30
@@ -118,6 +123,8 @@ class Settings:
     truncate_every: int = 0
     merge_jointly: bool = True
     drop_unreachable: bool = field(default=False, metadata=LATER)
+    late: LateVariant = field(default="paper", metadata=LATER)
+    may_close_layers: bool = field(default=True, metadata=LATER)
 
     def __post_init__(self) -> None:
         lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
@@ -135,6 +142,8 @@ class Settings:
             raise ValueError(f"threshold is {self.threshold}; it must be 0 or more, and below 1, where entries begin.")
         if not 0 <= self.recovery < 1:
             raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
+        if self.late not in LATE_VARIANTS:
+            raise ValueError(f"late is {self.late!r}; allowed: {', '.join(LATE_VARIANTS)}.")
         if self.lookup not in LOOKUPS:
             raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
 
@@ -193,6 +202,17 @@ def late_stage_too_slow(lr_ranks: float, threshold: float, steps: int) -> str | 
     )
 
 
+@dataclass
+class _Late:
+    """A late stage: its target and first size as fractions of the full size, and its steps until the target."""
+
+    target: float
+    start: float
+    steps: int
+    done: int = 0
+    met: bool = False
+
+
 class CoMERA:
     """The arm ``comera``: every linear weight and the embedding in tensor-train form, with rank control."""
 
@@ -217,7 +237,9 @@ class CoMERA:
         self._beta = settings.beta if variant == "paper" else 0.0
         self._objective_beta = 0.0
         self._full: int | None = None
-        self._steps_to_target: int | None = None  # what is left until the target must be met, in the late stage
+        self._late: _Late | None = None
+        self._closing: Closing | None = None
+        self._saved_saliency: list[list[float]] = []
         self._size_at_deadline: float | None = None
         self._task_loss: Callable[[nn.Module], torch.Tensor] | None = None
 
@@ -306,7 +328,7 @@ class CoMERA:
 
     def stage_unsupported(self, stage: Stage) -> str | None:
         """Explain why a stage cannot reach its target; None if it can."""
-        if stage.target is None and stage.target_mib is None:
+        if (stage.target is None and stage.target_mib is None) or self.settings.late != "paper":
             return None
         return late_stage_too_slow(self.settings.lr_ranks, self.settings.threshold, stage.steps)
 
@@ -318,29 +340,42 @@ class CoMERA:
         """
         layers = tensorized_layers(model)
         full = max(self._full or full_size(layers), 1)
-        self._steps_to_target = self._size_at_deadline = None
+        self._late = self._size_at_deadline = None
+        self._objective = EarlyStage(self.variant, self.settings.gamma, self._objective_beta, full=self._full)
         if stage.target_mib is None and stage.target is None:
-            self._objective = EarlyStage(self.variant, self.settings.gamma, self._objective_beta, full=self._full)
             return "nothing"
-        self._steps_to_target = stage.steps - math.floor(self.settings.recovery * stage.steps)
+        if self.settings.late != "paper":
+            refuse_distributed_layers("closing ranks", layers, resizes=False)
+        start = exact_size(layers) / full
         if stage.target_mib is not None:
-            self._begin_late(_size_target(stage.target_mib, model, layers, full))
-        elif stage.target is not None:
-            self._begin_late(stage.target * exact_size(layers) / full)
+            target = _size_target(stage.target_mib, model, layers, full)
+        else:
+            target = (stage.target or 1.0) * start
+        self._late = _Late(target, start, stage.steps - math.floor(self.settings.recovery * stage.steps))
+        self._begin_late()
         return "nothing"
 
-    def _begin_late(self, size_target: float) -> None:
-        settings = self.settings
-        self._objective = LateStage(
-            size_target,
-            self.variant,
-            settings.loss_target,
-            settings.loss_weight,
-            settings.size_weight,
-            settings.rho,
-            beta=self._objective_beta,
-            full=self._full,
-        )
+    def _begin_late(self) -> None:
+        """Take up the objective of the late stage: the published one until its target is met, else no price."""
+        settings, late = self.settings, self._late
+        assert late is not None
+        if settings.late == "paper" and not late.met:
+            weights = settings.loss_weight, settings.size_weight, settings.rho
+            target = min(late.target, 1.0)
+            self._objective = LateStage(
+                target, self.variant, settings.loss_target, *weights, beta=self._objective_beta, full=self._full
+            )
+        else:
+            self._objective = EarlyStage("paper", gamma=0.0, beta=self._objective_beta, full=self._full)
+
+    def _closing_of(self, model: nn.Module) -> Closing:
+        """Return what closes the model's entries, made at the first call."""
+        if self._closing is None:
+            order: Order = "saliency" if self.settings.late == "saliency" else "magnitude"
+            self._closing = Closing(tensorized_layers(model), order, self.settings.may_close_layers)
+            self._closing.load_state_dict({"saliency": self._saved_saliency})
+            self._saved_saliency = []
+        return self._closing
 
     def use_task_loss(self, task_loss: Callable[[nn.Module], torch.Tensor]) -> None:
         """Take the function by which layers are found that no longer reach the loss."""
@@ -362,37 +397,60 @@ class CoMERA:
         return "shapes" if cut_closed(model, optimizer) else "nothing"
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
-        """Cut closed ranks when the schedule asks for it, and when the target must be met."""
-        if self._steps_to_target is not None:
-            self._steps_to_target -= 1
-            if self._steps_to_target == 0 and self._meet_target(model):
-                return "shapes" if cut_closed(model, optimizer) else "values"
-        every = self.settings.truncate_every
-        if every and (step + 1) % every == 0 and cut_closed(model, optimizer):
-            return "shapes"
-        return "nothing"
+        """Cut closed ranks when the schedule asks for it and when the target is met; close what the curve asks for."""
+        closing, late, every = self._closing_of(model), self._late, self.settings.truncate_every
+        if late is None or not late.met:
+            closing.average()
+        met = False
+        change: Change = "nothing"
+        if late is not None:
+            late.done += 1
+            if self.settings.late != "paper" or late.met:
+                closing.hold()
+            if not late.met:
+                met = self._meet(late, closing, model, optimizer)
+        if met or (every and (step + 1) % every == 0):
+            closing.cut()
+            change = "shapes" if cut_closed(model, optimizer) else "nothing"
+        if met:
+            assert late is not None
+            late.met, change = True, "shapes"  # a captured graph has the former objective
+            self._begin_late()
+        if late is not None:
+            closing.mark()
+        return change
+
+    def _meet(self, late: _Late, closing: Closing, model: nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+        """Go on toward the late stage's target after a step; whether it is met."""
+        full = self._full or full_size(closing.layers)
+        if self.settings.late != "paper":
+            return closing.follow(late.done, late.steps, late.start * full, late.target * full)
+        assert isinstance(self._objective, LateStage)
+        if not self.settings.may_close_layers:
+            closing.keep_layers_open()
+        at_deadline, size = late.done == late.steps, float(self._objective.size(model).exact())
+        if not at_deadline and (size > late.target or self.settings.loss_target is not None):
+            return False
+        if at_deadline:
+            closing.hold()
+            self._drop_unreachable(model)
+            closing.mark()  # what it has closed stays closed
+            if size > late.target:
+                self._size_at_deadline = size
+        closing.settle(late.target * full, optimizer)
+        return True
 
     def cuts_after(self, step: int) -> bool:
         """Return whether :meth:`after_step` may cut ranks at a step, so that differing replicas must meet before."""
-        every = self.settings.truncate_every
-        return self._steps_to_target == 1 or bool(every and (step + 1) % every == 0)
-
-    def _meet_target(self, model: nn.Module) -> bool:
-        """Close what the late stage has left open above its target; whether there was anything."""
-        assert isinstance(self._objective, LateStage)
-        size = float(self._objective.size(model).exact())
-        dropped = self._drop_unreachable(model)
-        if not close_smallest(model, self._objective.size_target, self._full):
-            return dropped
-        self._size_at_deadline = size
-        return True
+        every, late = self.settings.truncate_every, self._late
+        return (late is not None and not late.met) or bool(every and (step + 1) % every == 0)
 
     def sizes(self, model: nn.Module) -> dict[str, float]:
         """Return S and, in the late stage, S0 as fractions of the full size; S before ranks had to be closed."""
         layers = tensorized_layers(model)
         sizes = {"size_fraction": exact_size(layers) / max(self._full or full_size(layers), 1)}
-        if isinstance(self._objective, LateStage):
-            sizes["size_target"] = self._objective.size_target
+        if self._late is not None:
+            sizes["size_target"] = self._late.target
         if self._size_at_deadline is not None:
             sizes["size_at_deadline"] = self._size_at_deadline
         return sizes
@@ -405,17 +463,16 @@ class CoMERA:
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the objective's state: the full size; in the late stage S0, and the steps until it must be met."""
-        late = self._objective if isinstance(self._objective, LateStage) else None
+        """Return the full size, the late stage as far as it is, and the averages by which entries close."""
         return {
             "full": self._full,
-            "size_target": late.size_target if late else None,
-            "steps_to_target": self._steps_to_target,
+            "late": asdict(self._late) if self._late else None,
             "size_at_deadline": self._size_at_deadline,
+            "saliency": self._closing.state_dict()["saliency"] if self._closing else [],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
+        """Restore :meth:`state_dict`, before the next step.
 
         Raises:
             ValueError: a state of another kind.
@@ -423,12 +480,12 @@ class CoMERA:
         expected = self.state_dict()
         if set(state) != set(expected):
             raise ValueError(f"CoMERA's state has {', '.join(expected)}; got {', '.join(state) or 'none'}.")
-        self._full = state["full"]
-        self._steps_to_target, self._size_at_deadline = state["steps_to_target"], state["size_at_deadline"]
-        if state["size_target"] is None:
-            self._objective = EarlyStage(self.variant, self.settings.gamma, self._objective_beta, full=self._full)
-        else:
-            self._begin_late(state["size_target"])
+        self._full, self._size_at_deadline = state["full"], state["size_at_deadline"]
+        self._late = _Late(**state["late"]) if state["late"] else None
+        self._closing, self._saved_saliency = None, state["saliency"]
+        self._objective = EarlyStage(self.variant, self.settings.gamma, self._objective_beta, full=self._full)
+        if self._late is not None:
+            self._begin_late()
 
     def stored_size(self, model: nn.Module) -> int:
         """Return the bytes of all parameters and buffers, rank-control entries included, shared ones once."""

@@ -12,6 +12,7 @@ import bisect
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -21,6 +22,13 @@ from comera.compatibility.optimizer_states import check_states, warn_of_uncut_st
 from comera.layers import TensorTrainLayer
 from comera.objective import ModelSize, late_stage_without_effect, tensorized_layers
 from comera.rank_control import replace_data
+
+
+class Cut(NamedTuple):
+    """Inner ranks of a layer before and after its truncation; all 0 after it where the layer closed as a whole."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
 
 
 def layers_by_cores(model: nn.Module) -> Iterable[list[TensorTrainLayer]]:
@@ -39,7 +47,7 @@ def refuse_distributed_layers(action: str, layers: Iterable[TensorTrainLayer], r
 
 
 @torch.no_grad()
-def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> bool:
+def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Cut]:
     """Cut every closed rank out of the tensorized layers of a model; its function does not change.
 
     Parameters stay the same objects with fewer entries, so optimizers and ties between layers hold; gradients are
@@ -53,7 +61,8 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
             (:mod:`comera.compatibility.optimizer_states`).
 
     Returns:
-        Whether any shape changed. A captured graph must then be taken again.
+        The inner ranks before and after, by the name of each layer whose shape changed; empty if none did. After a
+        change a captured graph must be taken again.
 
     Raises:
         ValueError: parameters that are sharded over processes, or that DistributedDataParallel manages, which is to be
@@ -68,16 +77,16 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
         >>> from comera import TTLinear
         >>> layer = TTLinear(16, 16, (4, 4), (4, 4), ranks=(2, 2, 2))
         >>> _ = layer.diagonals.data[0].zero_()
-        >>> truncate(layer), layer.shape.ranks, layer.packed_cores.numel()
-        (True, (1, 2, 2), 36)
+        >>> truncate(nn.Sequential(layer)), layer.packed_cores.numel()
+        ({'0': Cut(before=(2, 2, 2), after=(1, 2, 2))}, 36)
     """
     if reason := late_stage_without_effect(model):
         warnings.warn(reason, stacklevel=3)  # behind the decorator
-    cut = _to_be_cut(model)
-    changed = cut_closed(model, optimizer)
-    if changed:
+    cut, before = _to_be_cut(model), ranks_of(model)
+    if cut_closed(model, optimizer):
         warn_of_uncut_states("truncate", cut, optimizer)
-    return changed
+    after = ranks_of(model)
+    return {name: Cut(ranks, after[name]) for name, ranks in before.items() if after[name] != ranks}
 
 
 @torch.no_grad()

@@ -6,10 +6,12 @@ called with a number in place of L, and differentiated by that number and by the
 
     gradient of the objective = ∂objective/∂L · gradient of L + ∂objective/∂parameters
 
-where the first factor is 1 in the early stage and ρ or w1 + ρ in the late one, by whether size leads. The sums are
-those that autograd forms for the whole objective: in the early stage to the bit, unless the task loss reaches a chain
-by several ways, whose contributions autograd then adds in another order. In the late stage the factor is applied to
-sums of products instead of being part of each, which rounds otherwise.
+where the first factor is 1 in the early stage and ρ or w1 + ρ in the published late one, by whether size leads. There
+the whole is divided by it, so that a norm to which the loop has clipped the gradient of the task stays that norm. In
+the early stage the sums are those that autograd forms for the whole objective, to the bit, unless the task loss reaches
+a chain by several ways, whose contributions autograd then adds in another order.
+
+The late stage follows a planned curve by default (:mod:`comera.closing`), which adds no gradient.
 
 Around a step of the optimizer:
 
@@ -31,19 +33,20 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from comera.closing import LATE_VARIANTS, LEAST, Closing, LateVariant, Order, least_size
 from comera.compatibility.optimizer_states import check_states, unwrapped
 from comera.layers import TensorTrainLayer
 from comera.loops.dummy_step import FilledStates, is_dummy_step
 from comera.modes import check_whole
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
 from comera.training import late_stage_too_slow
-from comera.truncation import close_smallest, cut_closed, ranks_of, refuse_distributed_layers, set_ranks
+from comera.truncation import cut_closed, ranks_of, refuse_distributed_layers, set_ranks
 
 #: Where the state of a plan is in an optimizer's state dict.
 STATE = "comera"
@@ -56,30 +59,39 @@ RANKS = "comera_ranks"
 class RankPlan:
     """Schedule of the ranks during training, counted in steps of the optimizer.
 
-    An early stage, at whose end closed ranks are cut; a late one, if ``size_target`` is given, that brings the cores to
-    their target; after both, training goes on as if there were no rank control.
+    First ``free_steps`` without any control; then an early stage, which pulls rank entries down by their price (paper,
+    section 3.2) and cuts the closed ones at its end; then a late stage that brings the cores to a target. After it
+    training goes on at that size, and no rank opens or closes.
+
+    The late stage closes entries along a cubic curve, by saliency: to first order, by how much the loss changes without
+    an entry (:mod:`comera.closing`). The published late stage (``variant="paper"``) prices the size until its target is
+    met; on small models it closed whole layers, since all its entries fall alike.
 
     Args:
         early_steps: length of the early stage, 0 or more.
-        late_steps: length of the late stage; together with ``size_target``.
-        size_target: the size of the cores to reach, as a fraction of what is left when the late stage begins, above 0
-            and at most 1.
-        recovery: the share of the late stage that is left to train on at the target: when it begins, ranks that are
-            still above the target are closed by the magnitude of their entries.
-        truncate_every: cut closed ranks every so many steps as well; 0: at the ends of stages only.
-        gamma, beta, loss_weight, size_weight, rho: weights of the terms, as of :class:`comera.EarlyStage` and
-            :class:`comera.LateStage`.
+        late_steps: length of the late stage; together with a target.
+        size_target: the size of the cores to reach, as a fraction, above 0 and at most 1.
+        recovery: the share of the late stage that is left to train on at the target.
+        truncate_every: cut closed ranks every so many steps as well; 0: at the ends of stages and at the target only.
+        gamma, beta, loss_weight, size_weight, rho: weights of the terms, as of :class:`comera.EarlyStage` and, for
+            ``variant="paper"``, :class:`comera.LateStage`.
+        free_steps: steps before any control, 0 or more.
+        parameters: core entries of all tensorized layers to reach, instead of ``size_target``.
+        of: what ``size_target`` is a fraction of: ``"present"``, the size when the late stage begins, or ``"start"``,
+            the size when :func:`comera.control_ranks` is called.
+        variant: how the late stage chooses what closes: ``"saliency"``, ``"magnitude"`` of entries, or ``"paper"``.
+        may_close_layers: whether a layer may close as a whole; it then passes its bias alone.
 
     Raises:
-        ValueError: a number outside what is allowed, one of ``late_steps`` and ``size_target`` without the other, or
-            a plan without a step.
+        ValueError: a number outside what is allowed, a late stage without a target or with two, or a plan without a
+            step.
 
     Example:
-        >>> RankPlan(early_steps=1000, late_steps=4000, size_target=0.5).deadline
+        >>> RankPlan(free_steps=1000, late_steps=4000, size_target=0.5).deadline
         4000
     """
 
-    early_steps: int
+    early_steps: int = 0
     late_steps: int = 0
     size_target: float | None = None
     recovery: float = 0.25
@@ -89,29 +101,59 @@ class RankPlan:
     loss_weight: float = 10.0
     size_weight: float = 10.0
     rho: float = 1.0
+    free_steps: int = 0
+    parameters: int | None = None
+    of: Literal["present", "start"] = "present"
+    variant: LateVariant = "saliency"
+    may_close_layers: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("early_steps", "late_steps", "truncate_every"):
+        for name in ("early_steps", "late_steps", "truncate_every", "free_steps"):
             if check_whole(name, getattr(self, name)) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
-        if (self.size_target is None) != (self.late_steps == 0):
-            raise ValueError("late_steps and size_target go together: give both or neither.")
+        if self.size_target is not None and self.parameters is not None:
+            raise ValueError("size_target and parameters are two targets of one late stage; give one of them.")
+        if self.parameters is not None and check_whole("parameters", self.parameters) < 1:
+            raise ValueError(f"parameters is {self.parameters}; it must be 1 or more.")
+        if self.has_target != (self.late_steps > 0):
+            raise ValueError("late_steps and a target, size_target or parameters, go together: give both or neither.")
         if not self.early_steps + self.late_steps:
             raise ValueError("early_steps and late_steps are 0, so the plan has no step; give one of them a length.")
         if not 0 <= self.recovery < 1:
             raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
+        for name, value, allowed in (
+            ("of", self.of, ("present", "start")),
+            ("variant", self.variant, LATE_VARIANTS),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}.")
         self.early()
         self.late(1.0 if self.size_target is None else self.size_target)
 
     @property
+    def has_target(self) -> bool:
+        """Whether there is a late stage."""
+        return self.size_target is not None or self.parameters is not None
+
+    @property
+    def late_begins(self) -> int:
+        """The number of steps before the late stage."""
+        return self.free_steps + self.early_steps
+
+    @property
     def steps(self) -> int:
-        """Steps of both stages."""
-        return self.early_steps + self.late_steps
+        """All steps of the plan."""
+        return self.late_begins + self.late_steps
 
     @property
     def deadline(self) -> int | None:
         """The step after which the target is met, if there is one."""
-        return None if self.size_target is None else self.steps - math.floor(self.recovery * self.late_steps)
+        return self.steps - math.floor(self.recovery * self.late_steps) if self.has_target else None
+
+    @property
+    def order(self) -> Order:
+        """The order in which the late stage closes entries by itself."""
+        return "saliency" if self.variant == "saliency" else "magnitude"
 
     def early(self, full: int | None = None) -> EarlyStage:
         """Return the objective of the early stage, with the core entries that count as 1."""
@@ -138,6 +180,9 @@ class RankControl:
         self._full = full_size(self._layers)
         self._size_target: float | None = None
         self._size_at_deadline: float | None = None
+        self._late_start = 1.0  # the size when the late stage began
+        self._met = False  # whether the late stage has met its target
+        self._closing = Closing(self._layers, plan.order, plan.may_close_layers)
         self._checked = self._states_checked = False
         self._is_dummy, self._filled = False, FilledStates()
         self._objective: EarlyStage | LateStage | None = None
@@ -155,10 +200,12 @@ class RankControl:
 
     @property
     def stage(self) -> str:
-        """``"early"``, ``"late"`` or ``"over"``."""
+        """``"free"``, ``"early"``, ``"late"`` or ``"over"``."""
         if self.step >= self.plan.steps:
             return "over"
-        return "early" if self.step < self.plan.early_steps else "late"
+        if self.step < self.plan.free_steps:
+            return "free"
+        return "early" if self.step < self.plan.late_begins else "late"
 
     def sizes(self) -> dict[str, float]:
         """Return S, S0 and closed S as fractions of the full size, open ranks, and parameters of the model.
@@ -178,15 +225,27 @@ class RankControl:
 
     def _begin(self) -> None:
         """Take up the objective of the present stage."""
-        if self.stage == "late" and self._size_target is None:
-            assert self.plan.size_target is not None
-            self._size_target = self.plan.size_target * exact_size(self._layers) / max(self._full, 1)
+        plan, full = self.plan, max(self._full, 1)
+        self._objective = None
         if self.stage == "early":
-            self._objective = self.plan.early(self._full)
-        elif self.stage == "late" and self._size_target:  # 0 where nothing is left
-            self._objective = self.plan.late(self._size_target, self._full)
-        else:
-            self._objective = None
+            self._objective = plan.early(self._full)
+        elif self.stage == "late":
+            if self._size_target is None:
+                self._late_start = exact_size(self._layers) / full
+                if plan.parameters is not None:
+                    self._size_target = plan.parameters / full
+                else:
+                    assert plan.size_target is not None
+                    self._size_target = plan.size_target * (self._late_start if plan.of == "present" else 1.0)
+            if plan.variant == "paper" and self._size_target and not self._met:  # 0 where nothing is left
+                self._objective = plan.late(min(self._size_target, 1.0), self._full)
+
+    @property
+    def _holds(self) -> bool:
+        """Whether no entry may open or close by a step alone."""
+        if not self.plan.has_target or self.stage in ("free", "early"):
+            return False
+        return self.plan.variant != "paper" or self._met
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Add the gradients; behind a closure, whose task it is to form them, where there is one."""
@@ -214,6 +273,10 @@ class RankControl:
             self._filled.before(self._optimizer)
             return
         self._filled.empty(self._optimizer)
+        scale = getattr(self._optimizer, "grad_scale", None)
+        if self.plan.has_target and not self._met:
+            self._closing.average(1.0 if scale is None else scale)
+        self._closing.mark()
         if self._objective is None:
             return
         parameters = _trained(self._layers)
@@ -221,14 +284,10 @@ class RankControl:
             loss = torch.zeros((), device=parameters[0].device, dtype=parameters[0].dtype, requires_grad=True)
             objective = self._objective(loss, self._model)
             weight, *slopes = torch.autograd.grad(objective, [loss, *parameters], allow_unused=True)
-        if isinstance(self._objective, LateStage):
-            groups = self._optimizer.param_groups
-            gradients = [parameter.grad for group in groups for parameter in group["params"]]
-            torch._foreach_mul_([gradient for gradient in gradients if gradient is not None], weight)
-        scale = getattr(self._optimizer, "grad_scale", None)
         for parameter, slope in zip(parameters, slopes, strict=True):
             if slope is None:
                 continue
+            slope = slope / weight
             if scale is not None:
                 slope = slope * scale.to(slope.device)
             parameter.grad = slope if parameter.grad is None else parameter.grad.add_(slope)
@@ -244,26 +303,58 @@ class RankControl:
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and float(found_inf):
             return
-        plan = self.plan
-        was, self.step = self.stage, self.step + 1
+        plan, was = self.plan, self.stage
+        holds = self._holds
+        self.step += 1
+        if holds:
+            self._closing.hold()
         if was == "over":
             return
-        met = self.step == plan.deadline and self._meet_target()
+        met = False
+        if was == "late" and not self._met:
+            met = self._meet_by_price() if plan.variant == "paper" else self._follow_curve()
         due = bool(plan.truncate_every) and self.step % plan.truncate_every == 0
         if met or due or was != self.stage:
+            self._closing.cut()
             cut_closed(self._model, optimizer)
+        if met:
+            self._met = True
+            self._begin()
+            self._warn_of_size()
         if was != self.stage:
             self._begin()
 
-    def _meet_target(self) -> bool:
-        """Close what is still open above the target; whether there was anything."""
-        if not self._size_target:
-            return False
+    def _follow_curve(self) -> bool:
+        """Close what the curve asks for; whether its end is reached."""
+        assert self._size_target is not None
+        assert self.plan.deadline is not None
+        begun = self.plan.late_begins
+        sizes = self._late_start * self._full, self._size_target * self._full
+        return self._closing.follow(self.step - begun, self.plan.deadline - begun, *sizes)
+
+    def _meet_by_price(self) -> bool:
+        """Look whether the published objective has met the target; at the deadline, close what is still above it."""
+        target = self._size_target or 0.0
+        if not self.plan.may_close_layers:
+            self._closing.keep_layers_open()
         size = float(ModelSize(self._model, self._full).exact())
-        if not close_smallest(self._model, self._size_target, self._full):
-            return False
-        self._size_at_deadline = size
+        if size > target:
+            if self.step != self.plan.deadline:
+                return False
+            self._size_at_deadline = size
+        self._closing.settle(target * self._full, self._optimizer)
         return True
+
+    def _warn_of_size(self) -> None:
+        """Warn where the size is not that of the plan."""
+        target, size = self._size_target or 0.0, exact_size(self._layers) / max(self._full, 1)
+        if not LEAST * target <= size <= target * (1 + 1e-9):
+            warnings.warn(
+                f"the late stage ends at {size:.4g} of the size at the start, and its target is {target:.4g}: "
+                f"the cores have {exact_size(self._layers):,} entries left; ranks are whole numbers, so give a target "
+                "that they can reach.",
+                stacklevel=4,
+            )
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         self._take_up(optimizer)
@@ -273,6 +364,9 @@ class RankControl:
             "full": self._full,
             "size_target": self._size_target,
             "size_at_deadline": self._size_at_deadline,
+            "late_start": self._late_start,
+            "met": self._met,
+            **self._closing.state_dict(),
             "ranks": {name: list(ranks) for name, ranks in ranks_of(self._model).items()},
         }
         state_dict["param_groups"][0][STATE] = state_dict[STATE]  # the groups are copies
@@ -296,7 +390,7 @@ class RankControl:
                 self._load_state(group.pop(STATE))
 
     def _load_state(self, state: Any) -> None:
-        known = ("plan", "step", "full", "size_target", "size_at_deadline", "ranks")
+        known = ("plan", "step", "full", "size_target", "size_at_deadline", "late_start", "met", "saliency", "ranks")
         if not isinstance(state, dict) or any(name not in state for name in known):
             raise ValueError(f"the state of rank control in the optimizer's state dict is damaged; it has {known}.")
         for name, ranks in ranks_of(self._model).items():
@@ -307,15 +401,17 @@ class RankControl:
                 )
         self.step, self._full = state["step"], state["full"]
         self._size_target, self._size_at_deadline = state["size_target"], state["size_at_deadline"]
+        self._late_start, self._met = state["late_start"], state["met"]
+        self._closing.load_state_dict(state)
         self._begin()
 
 
 def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> RankControl:
     """Have an optimizer control the ranks of a tensorized model, for any loop and any loss.
 
-    From here on each step of the optimizer is one of the plan: as if the loss had been that of
-    :class:`comera.EarlyStage` and then of :class:`comera.LateStage` without a loss target, with
-    :func:`comera.close_smallest` at the deadline and :func:`comera.truncate` at the end of each stage.
+    From here on each step of the optimizer is one of the plan. In the early stage it is as if the loss had been that of
+    :class:`comera.EarlyStage`; in the late one entries close along the plan's curve, and :func:`comera.truncate` cuts
+    them at the target and at the end of each stage.
 
     Args:
         model: a tensorized model.
@@ -327,19 +423,21 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
         The control, which tells where it is; it need not be kept.
 
     Raises:
-        ValueError: a model without a tensorized layer that is trained, one in half precision, a plan that is none, an
+        ValueError: a target above the present size, or below what is left when all that may close is closed; a model
+            without a tensorized layer that is trained, one in half precision, a plan that is none, an
             optimizer that does not hold all cores and rank entries or is under control already. From a step: parameters
             that are sharded over processes or managed by DistributedDataParallel. From loading a state dict: one
             without the plan's state, or of other ranks than the model has.
 
     Warns:
-        UserWarning: if rank entries move too slowly, or too fast, to close in the late stage.
+        UserWarning: if rank entries move too slowly, or too fast, to close in a stage that prices them; from the step
+            that ends the late stage, if its size is below 0.95 of the target or above it.
 
     Example:
         >>> from comera import TT, parameter_groups, tensorize
         >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
         >>> optimizer = torch.optim.AdamW(parameter_groups(model), weight_decay=0.0)
-        >>> control = control_ranks(model, optimizer, RankPlan(early_steps=2))
+        >>> control = control_ranks(model, optimizer, RankPlan(late_steps=2, size_target=0.5, recovery=0.0))
         >>> for _ in range(2):
         ...     model(torch.ones(1, 16)).sum().backward()
         ...     optimizer.step()
@@ -367,6 +465,7 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
     if any(isinstance(owner, RankControl) for owner in present):
         raise ValueError("the optimizer is under rank control already; call remove() of that one first.")
     _check_states(optimizer, layers)
+    _check_target(layers, plan)
     _warn_of_rates(layers, optimizer, plan)
     return RankControl(model, optimizer, plan)
 
@@ -383,8 +482,31 @@ def _check_states(optimizer: Optimizer, layers: Iterable[TensorTrainLayer]) -> N
     check_states("control_ranks", optimizer, _trained(layers), instead)
 
 
+def _check_target(layers: list[TensorTrainLayer], plan: RankPlan) -> None:
+    """Raise ValueError over a target that the present cores cannot reach."""
+    if not plan.has_target:
+        return
+    present, least = exact_size(layers), least_size(layers, plan.may_close_layers)
+    if plan.parameters is not None:
+        name, wanted = f"parameters is {plan.parameters:,}", float(plan.parameters)
+    else:
+        name, wanted = f"size_target is {plan.size_target:g}", (plan.size_target or 0.0) * full_size(layers)
+    if wanted > full_size(layers) or (plan.parameters is not None and wanted > present):
+        raise ValueError(f"{name}, and the cores have {present:,} open entries; give a smaller target.")
+    if wanted < least:
+        raise ValueError(
+            f"{name}, and with may_close_layers=False at least {least:,} of {full_size(layers):,} core entries remain; "
+            "give a larger target, or allow layers to close."
+        )
+
+
 def _warn_of_rates(layers: Iterable[TensorTrainLayer], optimizer: Optimizer, plan: RankPlan) -> None:
-    if plan.size_target is None:
+    """Warn where the rank entries cannot cross from 1 to the threshold within a stage that prices them."""
+    if plan.has_target:
+        steps, behind = plan.late_steps, "What is open at the deadline is closed then."
+    else:
+        steps, behind = plan.early_steps, "No rank closes then."
+    if (plan.has_target and plan.variant != "paper") or (not plan.has_target and not plan.gamma):
         return
     entries = {id(layer.diagonals): layer.threshold for layer in layers}
     for group in optimizer.param_groups:
@@ -392,8 +514,9 @@ def _warn_of_rates(layers: Iterable[TensorTrainLayer], optimizer: Optimizer, pla
         if not thresholds:
             continue
         rate = float(group.get("initial_lr", group["lr"]))  # a scheduler may have begun
-        if reason := late_stage_too_slow(rate, min(thresholds), plan.late_steps):
-            warnings.warn(f"{reason} What is open at the deadline is closed then.", stacklevel=3)
+        if reason := late_stage_too_slow(rate, min(thresholds), steps):
+            reason = reason if plan.has_target else reason.replace("late stage", "early stage")
+            warnings.warn(f"{reason} {behind}", stacklevel=3)
             return
 
 
