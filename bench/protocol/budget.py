@@ -46,6 +46,8 @@ class Budget:
         dense_lr: rate of the matrices in those; null: ``lr``.
         prune_steps, prune_targets: steps of a late stage, one run for each share of the tensorized size to be left, for
             methods that shrink.
+        prune_from: share of the steps after which the late stage takes up the rest of them, instead of coming after
+            them; rates then fall over both stages together. null: ``prune_steps`` come after ``steps``.
         curve_steps: between points of the learning curve; null: a quarter of the steps.
         time_limit_s: after which a run is given up as "timeout"; it can be resumed.
 
@@ -75,6 +77,7 @@ class Budget:
     dense_steps: Steps = None
     dense_lr: _Rate = None
     prune_steps: FromOne = 500
+    prune_from: Annotated[_Part | None, Allowed("numbers from 0 to below 1, or null")] = None
     prune_targets: Annotated[tuple[Share, ...], Allowed("a list of shares, such as [0.5,0.25]")] = ()
     curve_steps: Steps = None
     time_limit_s: Seconds = 604_800.0
@@ -99,6 +102,10 @@ class Budget:
             )
         if self.dense_lr is not None and self.dense_steps is None:
             raise ValueError(f"dense_lr is {self.dense_lr:g}, but there are no dense steps; give dense_steps too.")
+        if self.prune_from is not None and (not self.prune_targets or self.dense_steps is not None):
+            raise ValueError(
+                f"prune_from is {self.prune_from:g}; it needs prune_targets, and no dense_steps beside it."
+            )
         if self.curve_steps is None:
             object.__setattr__(self, "curve_steps", math.ceil(self.steps / 4))
 
@@ -121,10 +128,22 @@ class Budget:
     @property
     def schedule(self) -> dict[str, Any]:
         """The rise and fall of rates, see :func:`bench.training.run.scheduled_share`."""
-        return {"warmup": self.warmup, "final": self.final_rate, "decay": self.decay}
+        over = {} if self.prune_from is None else {"over": "run"}
+        return {"warmup": self.warmup, "final": self.final_rate, "decay": self.decay, **over}
 
     def runs(self, steps_per_epoch: int, shrinks: bool) -> Sequence[tuple[Stage, ...]]:  # noqa: ARG002
-        """Return the steps alone and, for methods that shrink, with a pruning stage for each target."""
+        """Return the steps alone and, for methods that shrink, with a pruning stage for each target.
+
+        With ``prune_from`` a method that shrinks has the runs with targets alone.
+
+        >>> plan = Budget(steps=100, prune_targets=(0.5,), prune_from=0.2)
+        >>> [[(stage.name, stage.steps, stage.target) for stage in run] for run in plan.runs(1, shrinks=True)]
+        [[('train', 20, None), ('prune', 80, 0.5)]]
+        """
+        if self.prune_from is not None and shrinks:
+            begun = min(max(round(self.prune_from * self.steps), 1), self.steps - 1)
+            late = [Stage("prune", self.steps - begun, target) for target in self.prune_targets]
+            return [(Stage("train", begun), each) for each in late]
         first: tuple[Stage, ...] = (Stage("train", self.steps),)
         if self.dense_steps is not None:
             first = (Stage(DENSE, self.dense_steps), Stage("train", self.steps - self.dense_steps))

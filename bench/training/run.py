@@ -90,6 +90,8 @@ class TrainingRun:
         self.total_steps = sum(stage.steps for stage in self.stages)
         self.at = _Position()
         self._schedule = cell.training.get("schedule")
+        self._rise_and_fall = {name: value for name, value in (self._schedule or {}).items() if name != "over"}
+        self._has_target = any(stage.target is not None for stage in self.stages)
         torch.manual_seed(cell.seed)
         self.method = build_for(cell)
         self._format = self.method  # what the model is to become, where it is dense at first
@@ -258,9 +260,10 @@ class TrainingRun:
     def _train_step(self, stage: Stage) -> None:
         begun = time.perf_counter()
         if self._schedule:
-            share = scheduled_share(self.at.stage_steps, stage.steps, **self._schedule)
+            share = scheduled_share(*self._schedule_place(stage), **self._rise_and_fall)
             for group in self.step.optimizer.param_groups:
-                group["lr"] = share * group["initial_lr"]
+                if not (self._has_target and group.get("name") == "ranks"):  # these move at one rate until they close
+                    group["lr"] = share * group["initial_lr"]
         batch = self._next_batch()
         self.step.settle(batch)
         loss = self.step(batch)
@@ -274,6 +277,11 @@ class TrainingRun:
         at.seconds += time.perf_counter() - begun
         if time.monotonic() - self._reported > _REPORT_SECONDS:
             self._report("")
+
+    def _schedule_place(self, stage: Stage) -> tuple[int, int]:
+        """Return the step, and of how many, at which the schedule of rates is: of the stage, or of the whole run."""
+        over_run = (self._schedule or {}).get("over") == "run"
+        return (self.at.step, self.total_steps) if over_run else (self.at.stage_steps, stage.steps)
 
     def _loss_is_finite(self, stage: Stage) -> None:
         self._all_finite({"loss": float(self.at.loss_sum)}, stage)

@@ -61,7 +61,8 @@ class RankPlan:
 
     First ``free_steps`` without any control; then an early stage, which pulls rank entries down by their price (paper,
     section 3.2) and cuts the closed ones at its end; then a late stage that brings the cores to a target. After it
-    training goes on at that size, and no rank opens or closes.
+    training goes on at that size, and no rank opens or closes. Where a stage prices rank entries, their group keeps its
+    rate, whatever a schedule does.
 
     The late stage closes entries along a cubic curve, by saliency: to first order, by how much the loss changes without
     an entry (:mod:`comera.closing`). The published late stage (``variant="paper"``) prices the size until its target is
@@ -186,6 +187,12 @@ class RankControl:
         self._checked = self._states_checked = False
         self._is_dummy, self._filled = False, FilledStates()
         self._objective: EarlyStage | LateStage | None = None
+        entries = {layer.diagonals for layer in self._layers}
+        self._rank_rates = [
+            (group, group.get("initial_lr", group["lr"]))
+            for group in optimizer.param_groups
+            if group["params"] and entries.issuperset(group["params"])
+        ]
         self._begin()
         for group in optimizer.param_groups:
             group.pop(STATE, None)  # of another run's control
@@ -279,6 +286,8 @@ class RankControl:
         self._closing.mark()
         if self._objective is None:
             return
+        for group, rate in self._rank_rates:
+            group["lr"] = rate  # a schedule would leave entries between open and closed
         parameters = _trained(self._layers)
         with torch.enable_grad():
             loss = torch.zeros((), device=parameters[0].device, dtype=parameters[0].dtype, requires_grad=True)

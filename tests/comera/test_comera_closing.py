@@ -31,7 +31,7 @@ def optimizer_of(kind, model, scale=1.0):
     return torch.optim.AdamW(groups, weight_decay=0.0)
 
 
-def train(model, optimizer, seed, steps, scale=1.0, after=lambda step: None):
+def train(model, optimizer, seed, steps, scale=1.0, after=lambda _: None):
     """Train on a fixed regression with a cosine; returns the loss on fresh data, at scale 1."""
     source = torch.Generator().manual_seed(seed)
     matrix = torch.randn(48, 48, generator=source) / 7
