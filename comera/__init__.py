@@ -7,6 +7,7 @@
 61996
 """
 
+from comera.adaptation.recompression import recompress
 from comera.capture import CapturedStep, CaptureError, make_capturable
 from comera.compatibility.version import __version__
 from comera.exchange import hook
@@ -26,7 +27,6 @@ from comera.protocol import OutOfReach
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
 from comera.reachability import drop_unreachable
-from comera.recompression import recompress
 from comera.tensorize import tensorize
 from comera.training import parameter_groups
 from comera.truncation import Cut, close_smallest, ranks_of, set_ranks, truncate

@@ -214,8 +214,39 @@ class _Begun:
     alive: torch.Tensor
 
 
-#: The last late stage of each model, by the model's first tensorized layer.
+#: The last late stage of each model, by the model's first tensorized layer; and the last early one that has a price.
 _begun: WeakKeyDictionary[TensorTrainLayer, _Begun] = WeakKeyDictionary()
+_begun_early: WeakKeyDictionary[TensorTrainLayer, _Begun] = WeakKeyDictionary()
+
+#: An early stage that has moved no entry by this much had too few steps to close one.
+_EARLY_REACH = 0.5
+
+
+def early_stage_without_effect(model: nn.Module) -> str | None:
+    """Explain that an :class:`EarlyStage` had too few steps to close a rank; None if it had enough, or has closed one.
+
+    Example:
+        >>> from comera import TTLinear
+        >>> layer = TTLinear(4, 4, (4,), (4,), ranks=4)
+        >>> _ = EarlyStage(gamma=0.1)(torch.tensor(1.0), layer)
+        >>> early_stage_without_effect(layer)[:52]
+        'EarlyStage has closed no rank, and rank entries have'
+    """
+    layers = tensorized_layers(model)
+    begun = _begun_early.get(layers[0]) if layers else None
+    if begun is None or layers[0] in _begun:
+        return None
+    size = ModelSize(model, begun.full)
+    entries = size.entries().detach()
+    if entries.shape != begun.entries.shape or bool((begun.alive & ~size.alive()).any()):
+        return None
+    moved = float((entries - begun.entries).abs().max())
+    if moved >= _EARLY_REACH:
+        return None
+    return (
+        f"EarlyStage has closed no rank, and rank entries have moved by at most {moved:.3g} of the way from 1 to 0; "
+        f"lr_ranks times its steps must be at least {RANK_REACH:g}, as with comera.parameter_groups(rank_steps=...)."
+    )
 
 
 def late_stage_without_effect(model: nn.Module) -> str | None:
@@ -354,10 +385,13 @@ class EarlyStage(_Stage):
 
     def __call__(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
         """Return the scalar to differentiate, from the task loss L."""
+        begins = self._size is None
         size = self.size(model)
         if not size.layers:
             return task_loss
         self._watch_optimizer(size.layers)
+        if begins and self.gamma and not torch.compiler.is_compiling():
+            _begun_early[size.layers[0]] = _Begun(0.0, size.full, size.entries().detach().clone(), size.alive())
         if self.variant == "released":
             return task_loss + RELEASED_SIZE_WEIGHT * self._mean_rank_entry(size)
         objective = task_loss

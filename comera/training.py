@@ -16,7 +16,7 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from comera.closing import LATE_VARIANTS, Closing, LateVariant, Order
+from comera.adaptation.closing import LATE_VARIANTS, Closing, LateVariant, Order
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TTLinear
 from comera.lookup import VARIANTS as LOOKUPS
@@ -59,6 +59,12 @@ STARTS: tuple[Init, ...] = ("orthogonal", "spectral")
 
 #: The objectives, the paper's first, the lean variants, and these with another start.
 VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, *STARTS, *(f"{STARTS[0]}_{name}" for name in LEAN))
+
+#: The published rates, for :func:`parameter_groups`: low ones, at which small models learn little in a few epochs.
+PUBLISHED_RATES: dict[str, float] = {"lr_cores": 1e-4, "lr_ranks": 1e-3, "lr_dense": 5e-5}
+
+#: How far, in multiples of the way from 1 to 0, rank entries may move by the rate that ``rank_steps`` gives.
+_REACH = 3.0
 
 #: Modes of the paper's word embedding, as in the released code; no rule of balance gives them.
 PUBLISHED_TABLE_MODES: dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -149,33 +155,57 @@ class Settings:
 
 
 def parameter_groups(
-    model: nn.Module, lr_cores: float = 1e-4, lr_ranks: float = 1e-3, lr_dense: float = 5e-5
+    model: nn.Module,
+    lr_cores: float | None = None,
+    lr_ranks: float | None = None,
+    lr_dense: float | None = None,
+    rank_steps: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the parameters of a model in the groups that need learning rates of their own, for any torch optimizer.
+    """Return the parameters of a model in groups with learning rates of their own, for any torch optimizer.
 
-    Cores of block tensor trains are among the cores.
+    Cores and everything else take the rate and the weight decay of the optimizer, unless a rate is given. Rank-control
+    entries have no weight decay, which would close them whatever they do for the loss, and a rate of their own: Adam
+    moves an entry by about its rate per step, so ``rank_steps`` steps must be enough to go from 1 to 0.
 
-    Cores enter a weight as a product, so their rate is a small one; a rank-control entry moves by about its rate per
-    step, so 2/``lr_ranks`` steps close what is to close.
+    Args:
+        model: tensorized or not; cores of block tensor trains are among the cores.
+        lr_cores, lr_dense: rates of cores and of everything else; None: the optimizer's.
+        lr_ranks: rate of rank-control entries; None: 1e-3, the published one, or what ``rank_steps`` gives.
+        rank_steps: steps of the stage in which priced ranks are to close. The rate is 3 / ``rank_steps``, at most the
+            threshold of 0.01 below which an entry counts as closed.
 
     Returns:
         Groups named ``cores``, ``ranks`` and ``dense``, empty ones left out.
 
+    Raises:
+        ValueError: both ``lr_ranks`` and ``rank_steps``, or ``rank_steps`` below 1.
+
     Example:
         >>> from comera import TT, tensorize
         >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
-        >>> optimizer = torch.optim.AdamW(parameter_groups(model), weight_decay=0.0)
-        >>> [(group["name"], group["lr"]) for group in optimizer.param_groups]
-        [('cores', 0.0001), ('ranks', 0.001), ('dense', 5e-05)]
+        >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr_dense=1e-3), lr=3e-3)
+        >>> [(group["name"], group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+        [('cores', 0.003, 0.01), ('ranks', 0.001, 0.0), ('dense', 0.001, 0.01)]
     """
+    if rank_steps is not None:
+        if lr_ranks is not None:
+            raise ValueError("lr_ranks and rank_steps both give the rate of the rank entries; give one of them.")
+        if check_whole("rank_steps", rank_steps) < 1:
+            raise ValueError(f"rank_steps is {rank_steps}; it must be 1 or more.")
+        lr_ranks = min(_REACH / rank_steps, THRESHOLD)
     layers = tensorized_layers(model)
     blocks = {core for module in model.modules() if isinstance(module, BTTLinear) for core in module.core_parameters()}
     cores = [*(layer.packed_cores for layer in layers), *(core for core in model.parameters() if core in blocks)]
     ranks = [layer.diagonals for layer in layers]
     special = {id(parameter) for parameter in (*cores, *ranks)}
     dense = [parameter for parameter in model.parameters() if id(parameter) not in special]
-    named = (("cores", cores, lr_cores), ("ranks", ranks, lr_ranks), ("dense", dense, lr_dense))
-    return [{"name": name, "params": parameters, "lr": rate} for name, parameters, rate in named if parameters]
+    of_ranks = {"lr": PUBLISHED_RATES["lr_ranks"] if lr_ranks is None else lr_ranks, "weight_decay": 0.0}
+    named: tuple[tuple[str, list[nn.Parameter], dict[str, float]], ...] = (
+        ("cores", cores, {} if lr_cores is None else {"lr": lr_cores}),
+        ("ranks", ranks, of_ranks),
+        ("dense", dense, {} if lr_dense is None else {"lr": lr_dense}),
+    )
+    return [{"name": name, "params": parameters, **options} for name, parameters, options in named if parameters]
 
 
 def late_stage_too_slow(lr_ranks: float, threshold: float, steps: int) -> str | None:
@@ -346,7 +376,8 @@ class CoMERA:
             return "nothing"
         if self.settings.late != "paper":
             refuse_distributed_layers("closing ranks", layers, resizes=False)
-        start = exact_size(layers) / full
+        shapes_alone = any(layer.diagonals.is_meta for layer in layers)  # whether the target is in reach is all then
+        start = 1.0 if shapes_alone else exact_size(layers) / full
         if stage.target_mib is not None:
             target = _size_target(stage.target_mib, model, layers, full)
         else:

@@ -20,7 +20,7 @@ from torch import nn
 from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.optimizer_states import check_states, warn_of_uncut_states
 from comera.layers import TensorTrainLayer
-from comera.objective import ModelSize, late_stage_without_effect, tensorized_layers
+from comera.objective import ModelSize, early_stage_without_effect, late_stage_without_effect, tensorized_layers
 from comera.rank_control import replace_data
 
 
@@ -70,8 +70,8 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
             state of theirs that cannot be cut, such as a factored or a flattened one. Nothing is changed then.
 
     Warns:
-        UserWarning: if another optimizer holds parameters that were cut, or if a :class:`comera.LateStage` has closed
-            no rank of the model.
+        UserWarning: if another optimizer holds parameters that were cut, or if a :class:`comera.LateStage`, or
+            an :class:`comera.EarlyStage` of too few steps, has closed no rank of the model.
 
     Example:
         >>> from comera import TTLinear
@@ -80,7 +80,7 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
         >>> truncate(nn.Sequential(layer)), layer.packed_cores.numel()
         ({'0': Cut(before=(2, 2, 2), after=(1, 2, 2))}, 36)
     """
-    if reason := late_stage_without_effect(model):
+    if reason := late_stage_without_effect(model) or early_stage_without_effect(model):
         warnings.warn(reason, stacklevel=3)  # behind the decorator
     cut, before = _to_be_cut(model), ranks_of(model)
     if cut_closed(model, optimizer):

@@ -11,7 +11,7 @@ the whole is divided by it, so that a norm to which the loop has clipped the gra
 the early stage the sums are those that autograd forms for the whole objective, to the bit, unless the task loss reaches
 a chain by several ways, whose contributions autograd then adds in another order.
 
-The late stage follows a planned curve by default (:mod:`comera.closing`), which adds no gradient.
+The late stage follows a planned curve by default (:mod:`comera.adaptation.closing`), which adds no gradient.
 
 Around a step of the optimizer:
 
@@ -39,7 +39,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from comera.closing import LATE_VARIANTS, LEAST, Closing, LateVariant, Order, least_size
+from comera.adaptation.closing import LATE_VARIANTS, LEAST, Closing, LateVariant, Order, least_size
 from comera.compatibility.optimizer_states import check_states, unwrapped
 from comera.layers import TensorTrainLayer
 from comera.loops.dummy_step import FilledStates, is_dummy_step
@@ -65,8 +65,8 @@ class RankPlan:
     rate, whatever a schedule does.
 
     The late stage closes entries along a cubic curve, by saliency: to first order, by how much the loss changes without
-    an entry (:mod:`comera.closing`). The published late stage (``variant="paper"``) prices the size until its target is
-    met; on small models it closed whole layers, since all its entries fall alike.
+    an entry (:mod:`comera.adaptation.closing`). The published late stage (``variant="paper"``) prices the size until
+    its target is met; on small models it closed whole layers, since all its entries fall alike.
 
     Args:
         early_steps: length of the early stage, 0 or more.
@@ -187,12 +187,10 @@ class RankControl:
         self._checked = self._states_checked = False
         self._is_dummy, self._filled = False, FilledStates()
         self._objective: EarlyStage | LateStage | None = None
-        entries = {layer.diagonals for layer in self._layers}
-        self._rank_rates = [
-            (group, group.get("initial_lr", group["lr"]))
-            for group in optimizer.param_groups
-            if group["params"] and entries.issuperset(group["params"])
-        ]
+        self._rank_rates = {
+            group["params"][0]: group.get("initial_lr", group["lr"]) for group in self._rank_groups(optimizer)
+        }
+        self._scheduled: list[tuple[dict[str, Any], Any]] = []  # groups with the rates that they get back after a step
         self._begin()
         for group in optimizer.param_groups:
             group.pop(STATE, None)  # of another run's control
@@ -286,8 +284,9 @@ class RankControl:
         self._closing.mark()
         if self._objective is None:
             return
-        for group, rate in self._rank_rates:
-            group["lr"] = rate  # a schedule would leave entries between open and closed
+        for group in self._rank_groups(self._optimizer):  # a schedule would leave entries between open and closed
+            self._scheduled.append((group, group["lr"]))
+            group["lr"] = self._rank_rates.get(group["params"][0], group["lr"])
         parameters = _trained(self._layers)
         with torch.enable_grad():
             loss = torch.zeros((), device=parameters[0].device, dtype=parameters[0].dtype, requires_grad=True)
@@ -301,8 +300,16 @@ class RankControl:
                 slope = slope * scale.to(slope.device)
             parameter.grad = slope if parameter.grad is None else parameter.grad.add_(slope)
 
+    def _rank_groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
+        """Return the groups that hold rank entries alone."""
+        entries = {layer.diagonals for layer in self._layers}
+        return [group for group in optimizer.param_groups if group["params"] and entries.issuperset(group["params"])]
+
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         """Count the step, and cut ranks where the plan says so."""
+        while self._scheduled:
+            group, rate = self._scheduled.pop()
+            group["lr"] = rate
         if self._is_dummy:
             self._filled.after(optimizer)
             return

@@ -20,11 +20,12 @@ class RankCallback(TrainerCallback):
         >>> from comera import RankPlan, TT, control_ranks, parameter_groups, tensorize
         >>> from torch import nn, optim
         >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
-        >>> control = control_ranks(model, optim.AdamW(parameter_groups(model)), RankPlan(early_steps=9))
+        >>> optimizer = optim.AdamW(parameter_groups(model))
+        >>> control = control_ranks(model, optimizer, RankPlan(late_steps=9, size_target=0.5))
         >>> logs = {"loss": 0.7}
         >>> RankCallback(control).on_log(None, TrainerState(), TrainerControl(), logs)
         >>> logs
-        {'loss': 0.7, 'comera/size': 1.0, 'comera/ranks': 6, 'comera/parameters': 70}
+        {'loss': 0.7, 'comera/size': 1.0, 'comera/ranks': 6, 'comera/parameters': 70, 'comera/size_target': 0.5}
     """
 
     def __init__(self, control: RankControl) -> None:

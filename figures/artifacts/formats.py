@@ -27,7 +27,7 @@ from figures.frame import Records
 from figures.stats.searches import REPORTED, SURE_SEEDS, against, comparable, searched
 from figures.stats.time_values import workload_words
 
-EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base")
+EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer")
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
 NARROW = "dense:narrow"
 
@@ -263,7 +263,7 @@ ARTIFACT = Artifact(
     summary="loss of formats under AdamW and Muon against size, time and memory; an image per device and test bed",
     experiments=EXPERIMENTS,
     measure="train",
-    lenders=(*TIMES, "probe_text", "probe_teacher"),
+    lenders=(*TIMES, "probe_text", "probe_teacher", "probe_pointer"),
     made_by="make compare-formats",
     order=44,
     select=select,

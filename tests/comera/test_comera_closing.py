@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import comera
-from comera.closing import Closing, least_size, size_on_curve
+from comera.adaptation.closing import Closing, least_size, size_on_curve
 
 LOSSES = {"squared": 1.0, "squared / 100": 0.01, "squared * 100": 100.0}
 OPTIMIZERS = ("adamw", "sgd", "muon")

@@ -74,3 +74,26 @@ def test_weights_of_the_dense_model_are_not_loaded_in_silence():
         model.load_state_dict(state, strict=False)
     assert torch.equal(model[0].packed_cores, before)
     assert torch.equal(model[1].weight, dense[1].weight)
+
+
+def test_an_early_stage_of_too_few_steps_is_warned_of_when_ranks_are_cut():
+    model = model_of()
+    optimizer = adam(model)
+    train(model, optimizer, comera.EarlyStage(gamma=0.1), steps=5)
+    with pytest.warns(UserWarning, match=r"EarlyStage has closed no rank, .*rank_steps=") as caught:
+        assert not comera.truncate(model, optimizer)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_early_stage_without_a_price_is_silent():
+    model = model_of()
+    optimizer = adam(model)
+    train(model, optimizer, comera.EarlyStage(gamma=0.0), steps=5)
+    assert not comera.truncate(model, optimizer)
+
+
+def test_a_plan_whose_early_stage_is_too_short_says_so():
+    model = model_of()
+    with pytest.warns(UserWarning, match=r"the early stage has 5 steps, .* No rank closes then"):
+        comera.control_ranks(model, adam(model), comera.RankPlan(early_steps=5))

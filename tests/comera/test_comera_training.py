@@ -9,9 +9,9 @@ from paper_encoder import DENSE, STAYS_DENSE, paper_encoder
 from torch import nn
 from torch.nn import functional as F
 
-from comera import EarlyStage, full_size, tensorized_layers
+from comera import TT, EarlyStage, full_size, parameter_groups, tensorize, tensorized_layers
 from comera.objective import OBJECTIVE_VARIANTS
-from comera.training import VARIANTS, Settings, build
+from comera.training import PUBLISHED_RATES, VARIANTS, Settings, build
 
 TARGETS = {"table": "embedding", "hidden": "feed_forward", "again": "feed_forward"}
 
@@ -115,3 +115,36 @@ def test_the_variant_is_the_objectives_and_defaults_to_the_papers():
     assert build(Settings(), "lean").variant == "paper"
     with pytest.raises(ValueError, match=r"^variant is 'late'; allowed: paper, released, lean, .*, orthogonal_lean"):
         build(Settings(), "late")
+
+
+def test_groups_take_the_optimizer_s_rate_and_decay_but_for_ranks():
+    model = tensorize(nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 2)), {"0": TT(ranks=2, order=2)})
+    optimizer = torch.optim.AdamW(parameter_groups(model, lr_dense=1e-4), lr=3e-3, weight_decay=0.1)
+    found = {group["name"]: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups}
+    assert found == {"cores": (3e-3, 0.1), "ranks": (1e-3, 0.0), "dense": (1e-4, 0.1)}
+    assert [group["lr"] for group in parameter_groups(model, **PUBLISHED_RATES)] == [1e-4, 1e-3, 5e-5]
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(3000, 1e-3), (600, 5e-3), (100, 1e-2)])
+def test_the_rate_of_rank_entries_follows_from_the_steps(steps, rate):
+    model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
+    [found] = [group["lr"] for group in parameter_groups(model, rank_steps=steps) if group["name"] == "ranks"]
+    assert found == pytest.approx(rate)
+    for wrong in ({"rank_steps": 0}, {"rank_steps": 5, "lr_ranks": 1e-3}):
+        with pytest.raises(ValueError, match="rank_steps"):
+            parameter_groups(model, **wrong)
+
+
+def test_a_classifier_learns_at_the_rate_that_its_optimizer_is_given():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 10))
+    model = tensorize(model, {"0": TT(ranks=30)})
+    optimizer = torch.optim.AdamW(parameter_groups(model), lr=3e-3)
+    x = torch.randn(512, 64)
+    labels = (x @ torch.randn(64, 10)).argmax(1)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), labels)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05

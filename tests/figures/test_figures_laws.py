@@ -39,7 +39,7 @@ LINES_BY = {
 EVERY_RECORD = ("table_correctness", "table_fp8", "prediction")
 
 #: These do not say why a record failed: a training is missing among the rates, a step among the lines.
-UNSAID = ("activations", "formats", "formats_origins")
+UNSAID = ("activations", "formats", "formats_origins", "pointer_stages")
 
 
 @functools.cache

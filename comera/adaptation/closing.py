@@ -137,7 +137,7 @@ class Closing:
         Returns:
             The core entries that remain. They are more than ``size`` where all that could close is closed.
         """
-        chains = _Chains(self.layers, self._importances())
+        chains = _OpenBonds(self.layers, self._importances())
         closed = chains.close_to(size, LEAST * size if least is None else least, self.may_close_layers)
         for layer, places in zip(self.layers, closed, strict=True):
             if places:
@@ -233,7 +233,7 @@ def least_size(layers: Sequence[TensorTrainLayer], may_close_layers: bool) -> in
     return 0 if may_close_layers else sum(sum(layer.mode_sizes()) for layer in layers)
 
 
-class _Chains:
+class _OpenBonds:
     """Bonds of all layers in flat arrays, for the greedy choice of what closes next."""
 
     def __init__(self, layers: Sequence[TensorTrainLayer], importances: Sequence[Numbers]) -> None:

@@ -1,0 +1,184 @@
+"""Two-stage training on pointer labels: how ranks are closed, beside formats of the same size from scratch.
+
+A table and a figure that the paper has on MNLI. All arms have the same number of steps; each had its own search of
+rates, by data that is not reported on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
+
+from bench.core.record import Record
+from figures import frame
+from figures.arms import DENSE
+from figures.artifact import Artifact
+from figures.artifacts import formats
+from figures.artifacts.formats import DENSE_LINE, LOSS
+from figures.columns import Format, readable
+from figures.draw import style
+from figures.draw.captions import Caption
+from figures.draw.layout import panel_page
+from figures.frame import Records
+from figures.stats.searches import against, comparable, searched
+from figures.stats.sizes import equal_size
+
+EXPERIMENT, SCRATCH = "pointer_stages", "pointer"
+
+#: How the entries are chosen that close, by the setting ``late`` of the arm.
+_WAYS = {"saliency": "closed by saliency", "magnitude": "closed by magnitude", "paper": "published late stage"}
+_FROM_SCRATCH = "from scratch"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stages(frame.Page):
+    """The searches of one device: ``way`` is how ranks close, ``target`` the share of the cores that is left."""
+
+    lines: pd.DataFrame
+
+
+def select(records: Records) -> list[Stages]:
+    """Return a page for each device with two-stage trainings; arms from scratch are those of their sizes."""
+    pages = []
+    for device, df in frame.by_device(records):
+        runs = df[(df["measure"] == "train") & df["experiment"].isin([EXPERIMENT, SCRATCH])]
+        runs = runs.assign(
+            way=frame.column(runs, "method.late", "paper")
+            .map(_WAYS)
+            .where(runs["target_ratio"].notna(), _FROM_SCRATCH),
+            target=runs["target_ratio"].astype(float).fillna(0.0),
+        )
+        if (runs["way"] == _FROM_SCRATCH).all():
+            continue
+        found, kept, left_out = [], [], list[str]()
+        for (way, target), alike in frame.groups(runs, ["way", "target"]):
+            newest, notes = comparable(alike, f"training(s) {way}")
+            found.append(searched(newest).assign(way=way, target=target))
+            kept.append(newest)
+            left_out += notes
+        lines = pd.concat(found, ignore_index=True)
+        staged = lines.loc[lines["way"] != _FROM_SCRATCH, "parameters"]
+        is_shown = [
+            line.way != _FROM_SCRATCH or line.arm == DENSE or any(equal_size(line.parameters, one) for one in staged)
+            for line in frame.each(lines)
+        ]
+        lines = lines[is_shown].sort_values(["parameters", "test_loss"], ascending=[False, True], ignore_index=True)
+        pages.append(Stages(**device, df=frame.oldest_first(pd.concat(kept)), left_out=tuple(left_out), lines=lines))
+    return pages
+
+
+def table(page: Stages) -> pd.DataFrame:
+    """Return a line per arm and way, with what the run of the searched seed has left."""
+    runs = page.lines["run"]
+    lines = page.lines.assign(
+        device=page.device,
+        left=_numbers(map(_entries, runs)),
+        test_accuracy=[run and run.metrics.get("test_accuracy") for run in runs],
+        size_met=_numbers(map(_met, runs)),
+        closed=[", ".join(_closed(run)) for run in runs],
+        target=page.lines["target"].where(page.lines["target"] > 0),
+        rates=page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried)),
+    )
+    columns = ["device", "arm", "way", "target", "size_met", "parameters", "left", "train_steps", *LOSS, "seeds"]
+    return lines[[*columns, "test_accuracy", "lr", "at_edge", "rates", "closed", "remarks"]]
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    """Return values as numbers, NaN where there is none."""
+    return [math.nan if value is None else value for value in values]
+
+
+def _entries(run: Record | None) -> float | None:
+    """Return the core entries of the tensorized layers of a run."""
+    return None if run is None or run.tensorized_mib is None else round(run.tensorized_mib * 2**20 / 4)
+
+
+def _met(run: Record | None) -> float | None:
+    """Return the share of its target at which a run ended."""
+    return run.size_fraction / run.size_target if run and run.size_target and run.size_fraction else None
+
+
+def _closed(run: Record | None) -> list[str]:
+    """Return the layers of a run that have closed as a whole."""
+    ranks = run.samples["curve"][-1]["ranks"] if run and "curve" in run.samples else {}
+    return [name for name, one in ranks.items() if not all(one)]
+
+
+def beside_scratch(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return how far staged arms are apart from the same arm of their size from scratch."""
+    scratch = lines["way"] == _FROM_SCRATCH
+    return against(lines[~scratch], lines[scratch], ["arm", "optimizer", "train_steps"])
+
+
+_MORE = {
+    "way": Format("ranks", left=True),
+    "target": Format("target"),
+    "size_met": Format("reached / target"),
+    "left": Format("entries of cores", digits=0),
+    "test_accuracy": Format("accuracy, %", digits=4),
+}
+
+
+def shown(page: Stages, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the differences to the same arm from scratch."""
+    own = table.assign(less_scratch=beside_scratch(page.lines)["less"])
+    columns = ["arm", "way", "target", "size_met", "parameters", "left", "test_loss", "less_scratch", "test_accuracy"]
+    return readable(own, [*columns, "lr"], _MORE)
+
+
+def about(page: Stages, table: pd.DataFrame) -> dict[str, Any]:
+    """Return the layers that closed as a whole, by arm, way and target, beside what formats say of searches."""
+    closed = [
+        f"{line.arm}, {line.way}, to {line.target:.3g}: {line.closed}" for line in frame.each(table) if line.closed
+    ]
+    return {"closed": closed, **formats.facts_of(page, table.assign(optimizer=page.lines["optimizer"]))}
+
+
+def draw(page: Stages, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact
+    """Draw the loss of each arm, a panel for each size."""
+    handles = [
+        Line2D([], [], linestyle="", marker="o", color=style.INK, label="mean over seeds"),
+        Line2D([], [], **DENSE_LINE, label=f"{DENSE}: its loss"),
+        *style.whisker_handles(["range over seeds"]),
+    ]
+    dense = table[table["arm"] == DENSE]
+    others = table[(table["arm"] != DENSE) & table["test_loss"].notna()].reset_index(drop=True)
+    rows = [f"{line.arm}, {line.way}, {line.parameters / 1e3:.0f} k" for line in frame.each(others)]
+    paper, [[axes]] = panel_page(
+        caption, [["Loss by arm and size of the whole model"]], 0.26 * len(rows) + 1, handles, 3
+    )
+    for at, line in enumerate(frame.each(others)):
+        axes.plot([line.test_loss_low, line.test_loss_high], [at, at], **style.WHISKER | {"marker": "|"})
+        axes.plot([line.test_loss], [at], linestyle="", marker="o", color=style.INK, markersize=5)
+    for loss in dense["test_loss"].dropna():
+        axes.axvline(loss, **DENSE_LINE)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), rows, fontsize=7)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    style.number_axis(axes.xaxis, LogLocator(10, subs=(1, 2, 5)))
+    axes.set_xlabel("loss on reported data, nats", fontsize=8)
+    return paper.finish()
+
+
+ARTIFACT = Artifact(
+    name="pointer_stages",
+    heading="Ranks that close during training",
+    summary="loss of two-stage training on pointer labels beside formats of its size from scratch",
+    experiments=(EXPERIMENT,),
+    measure="train",
+    lenders=(SCRATCH,),
+    made_by="make compare-pointer",
+    order=45,
+    select=select,
+    table=table,
+    shown=shown,
+    about=about,
+    draw=draw,
+)
