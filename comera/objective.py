@@ -214,9 +214,9 @@ class _Begun:
     alive: torch.Tensor
 
 
-#: The last late stage of each model, by the model's first tensorized layer; and the last early one that has a price.
+#: The last late stage of each model, by the model's first tensorized layer; and core entries when an early one began.
 _begun: WeakKeyDictionary[TensorTrainLayer, _Begun] = WeakKeyDictionary()
-_begun_early: WeakKeyDictionary[TensorTrainLayer, _Begun] = WeakKeyDictionary()
+_begun_early: WeakKeyDictionary[TensorTrainLayer, int] = WeakKeyDictionary()
 
 #: An early stage that has moved no entry by this much had too few steps to close one.
 _EARLY_REACH = 0.5
@@ -234,13 +234,12 @@ def early_stage_without_effect(model: nn.Module) -> str | None:
     """
     layers = tensorized_layers(model)
     begun = _begun_early.get(layers[0]) if layers else None
-    if begun is None or layers[0] in _begun:
+    if begun is None or begun != full_size(layers) or layers[0] in _begun:
         return None
-    size = ModelSize(model, begun.full)
-    entries = size.entries().detach()
-    if entries.shape != begun.entries.shape or bool((begun.alive & ~size.alive()).any()):
+    size = ModelSize(model)
+    if not bool(size.alive().all()):
         return None
-    moved = float((entries - begun.entries).abs().max())
+    moved = float((1 - size.entries().detach().abs()).abs().max())  # they start at 1
     if moved >= _EARLY_REACH:
         return None
     return (
@@ -391,7 +390,7 @@ class EarlyStage(_Stage):
             return task_loss
         self._watch_optimizer(size.layers)
         if begins and self.gamma and not torch.compiler.is_compiling():
-            _begun_early[size.layers[0]] = _Begun(0.0, size.full, size.entries().detach().clone(), size.alive())
+            _begun_early[size.layers[0]] = full_size(size.layers)
         if self.variant == "released":
             return task_loss + RELEASED_SIZE_WEIGHT * self._mean_rank_entry(size)
         objective = task_loss
