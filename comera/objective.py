@@ -237,7 +237,7 @@ def early_stage_without_effect(model: nn.Module) -> str | None:
     if begun is None or begun != full_size(layers) or layers[0] in _begun:
         return None
     size = ModelSize(model)
-    if not bool(size.alive().all()):
+    if not size.entries().numel() or not bool(size.alive().all()):
         return None
     moved = float((1 - size.entries().detach().abs()).abs().max())  # they start at 1
     if moved >= _EARLY_REACH:
@@ -269,9 +269,10 @@ def late_stage_without_effect(model: nn.Module) -> str | None:
     entries = size.entries().detach()
     if entries.shape != begun.entries.shape or bool((begun.alive & ~size.alive()).any()):
         return None
-    exact, moved = float(size.exact()), float((entries - begun.entries).abs().max())
+    exact = float(size.exact())
     if exact <= begun.size_target:
         return None
+    moved = float((entries - begun.entries).abs().max())
     return (
         f"LateStage(size_target={begun.size_target:g}) has closed no rank so far: S is {exact:.3g}, and rank entries "
         f"have moved by at most {moved:.3g} since it began. lr_ranks times its steps must be at least "

@@ -60,7 +60,7 @@ STARTS: tuple[Init, ...] = ("orthogonal", "spectral")
 #: The objectives, the paper's first, the lean variants, and these with another start.
 VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, *STARTS, *(f"{STARTS[0]}_{name}" for name in LEAN))
 
-#: The published rates, for :func:`parameter_groups`: low ones, at which small models learn little in a few epochs.
+#: The published rates, as keyword arguments of :func:`parameter_groups`.
 PUBLISHED_RATES: dict[str, float] = {"lr_cores": 1e-4, "lr_ranks": 1e-3, "lr_dense": 5e-5}
 
 #: How far, in multiples of the way from 1 to 0, rank entries may move by the rate that ``rank_steps`` gives.
@@ -164,8 +164,8 @@ def parameter_groups(
     """Return the parameters of a model in groups with learning rates of their own, for any torch optimizer.
 
     Cores and everything else take the rate and the weight decay of the optimizer, unless a rate is given. Rank-control
-    entries have no weight decay, which would close them whatever they do for the loss, and a rate of their own: Adam
-    moves an entry by about its rate per step, so ``rank_steps`` steps must be enough to go from 1 to 0.
+    entries have no weight decay, because decay would close them whatever they do for the loss. They have a rate of
+    their own, because Adam moves an entry by about its rate per step and a closing entry goes from 1 to 0.
 
     Args:
         model: tensorized or not; cores of block tensor trains are among the cores.

@@ -55,7 +55,7 @@ def _start_of(comera: Any) -> int:
 def test_the_recipe_of_the_library_learns() -> None:
     [recipe] = [code for code in python_in("docs/library.md") if "batch()" in code]
     torch.manual_seed(0)
-    matrix = torch.randn(48, 48) / 7
+    matrix = torch.randn(48, 4) @ torch.randn(4, 48) / 14  # of a rank that the recipe's cores can have
 
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.randn(64, 48)
@@ -65,7 +65,7 @@ def test_the_recipe_of_the_library_learns() -> None:
     model = torch.nn.Sequential(linear(48, 96), torch.nn.GELU(), linear(96, 96), torch.nn.GELU(), linear(96, 48))
     names: dict[str, Any] = {"model": model, "batch": batch}
     exec(recipe, names)
-    assert names["loss"].item() < 0.75 * batch()[1].square().mean().item()
+    assert names["loss"].item() < 0.5 * batch()[1].square().mean().item()
 
 
 def test_the_readme_s_first_part_is_a_screen_and_the_rest_another() -> None:

@@ -20,7 +20,7 @@ class RankCallback(TrainerCallback):
         >>> from comera import RankPlan, TT, control_ranks, parameter_groups, tensorize
         >>> from torch import nn, optim
         >>> model = tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)})
-        >>> optimizer = optim.AdamW(parameter_groups(model))
+        >>> optimizer = optim.AdamW(parameter_groups(model), lr=1e-3)
         >>> control = control_ranks(model, optimizer, RankPlan(late_steps=9, size_target=0.5))
         >>> logs = {"loss": 0.7}
         >>> RankCallback(control).on_log(None, TrainerState(), TrainerControl(), logs)

@@ -93,6 +93,17 @@ def test_an_early_stage_without_a_price_is_silent():
     assert not comera.truncate(model, optimizer)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("stage", [lambda: comera.EarlyStage(gamma=0.1), lambda: comera.LateStage(0.5)])
+def test_a_stage_of_a_model_whose_layers_are_all_closed_is_silent(stage):
+    model = model_of()
+    model[0].diagonals.data.zero_()
+    comera.truncate(model)
+    assert not model[0].diagonals.numel()
+    stage()(model(torch.randn(4, 16)).square().mean(), model)
+    assert not comera.truncate(model)
+
+
 def test_a_plan_whose_early_stage_is_too_short_says_so():
     model = model_of()
     with pytest.warns(UserWarning, match=r"the early stage has 5 steps, .* No rank closes then"):
