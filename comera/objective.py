@@ -236,6 +236,8 @@ def early_stage_without_effect(model: nn.Module) -> str | None:
     begun = _begun_early.get(layers[0]) if layers else None
     if begun is None or begun != full_size(layers) or layers[0] in _begun:
         return None
+    if not any(layer.diagonals.requires_grad for layer in layers):  # no rate would move them
+        return None
     size = ModelSize(model)
     if not size.entries().numel() or not bool(size.alive().all()):
         return None

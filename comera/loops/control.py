@@ -133,7 +133,7 @@ class RankPlan:
 
     @property
     def has_target(self) -> bool:
-        """Whether there is a late stage."""
+        """True for a plan with a late stage."""
         return self.size_target is not None or self.parameters is not None
 
     @property
@@ -247,7 +247,7 @@ class RankControl:
 
     @property
     def _holds(self) -> bool:
-        """Whether no entry may open or close by a step alone."""
+        """True while a step alone may neither open nor close an entry."""
         if not self.plan.has_target or self.stage in ("free", "early"):
             return False
         return self.plan.variant != "paper" or self._met

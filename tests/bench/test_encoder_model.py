@@ -1,5 +1,8 @@
 """The encoder model: the paper's counts, and arithmetic that agrees with torch's own layers."""
 
+import dataclasses
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,18 +65,18 @@ def test_targets_are_37_linear_weights_and_the_word_embedding():
     assert [list(targets.values()).count(role) for role in LINEAR_ROLES] == [24, 12, 1]
 
 
-def test_the_blocks_compute_what_torchs_own_encoder_layer_does():
-    """nn.TransformerEncoderLayer, post-LN with GELU, given the same weights."""
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_the_blocks_compute_what_torchs_own_encoder_layer_does(pre_norm):
+    """nn.TransformerEncoderLayer with GELU, given the same weights; a last norm follows pre-LN blocks."""
     torch.manual_seed(0)
-    model = EncoderClassifier(SMALL).double().eval()
+    model = EncoderClassifier(dataclasses.replace(SMALL, pre_norm=pre_norm)).double().eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     batch = random_batch([9, 4, 1], 9)
     x = model.embeddings(batch["input_ids"], batch["token_type_ids"])
     for block in model.blocks:
-        layer = nn.TransformerEncoderLayer(
-            SMALL.width, SMALL.heads, SMALL.feed_forward, 0.1, F.gelu, 1e-9, batch_first=True, dtype=torch.float64
-        ).eval()
+        sizes = (SMALL.width, SMALL.heads, SMALL.feed_forward, 0.1, F.gelu, 1e-9)
+        layer = nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=pre_norm, dtype=torch.float64).eval()
         attention, feed_forward = block.attention, block.feed_forward
         for kind in ("weight", "bias"):
             parts = [getattr(part, kind) for part in (attention.query, attention.key, attention.value)]
@@ -87,6 +90,7 @@ def test_the_blocks_compute_what_torchs_own_encoder_layer_does():
             ):
                 getattr(theirs, kind).data = getattr(ours, kind).detach()
         x = layer(x, src_key_padding_mask=~batch["attention_mask"])
+    x = x if model.norm is None else model.norm(x)
     hidden, classes = model.classifier.hidden, model.classifier.classes
     expected = torch.tanh(x[:, 0] @ hidden.weight.T + hidden.bias) @ classes.weight.T + classes.bias
     torch.testing.assert_close(model(**batch), expected)

@@ -16,7 +16,7 @@ from bench.data.corpus import DataError
 from bench.errors import ConfigError
 from bench.protocol import Data
 from bench.workloads import open_workload
-from bench.workloads.encoder import Block, EncoderSettings, EncoderWorkload
+from bench.workloads.encoder import EncoderSettings, EncoderWorkload
 from bench.workloads.pointer.corpus import CLASSES, FIRST_WORD, NO_LABEL, UNKNOWN, pointer_text
 from bench.workloads.pointer.model import PointerModel, PointerSettings
 from bench.workloads.pointer.workload import EQUAL, FREQUENCY, PointerWorkload
@@ -163,28 +163,6 @@ def test_a_narrower_model_has_the_wanted_size_and_the_same_targets(ratio, change
         narrow = dense.build(dense.Settings(ratio=ratio), "narrow").adapt(model, {})
     assert sum(parameter.numel() for parameter in narrow.parameters()) == pytest.approx(size / ratio, rel=0.02)
     assert {name for name, _ in narrow.named_modules()} == {name for name, _ in model.named_modules()}
-
-
-def test_pre_norm_is_the_sum_of_a_stream_and_of_what_is_made_of_its_norm():
-    torch.manual_seed(0)
-    block = Block(EncoderSettings(layers=1, width=8, heads=2, feed_forward=16, dropout=0.0, pre_norm=True)).double()
-    for parameter in block.parameters():
-        nn.init.normal_(parameter)
-    x = torch.randn(3, 5, 8, dtype=torch.float64)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", 1e-9, batch_first=True, norm_first=True).double().eval()
-    attention, feed_forward = block.attention, block.feed_forward
-    for kind in ("weight", "bias"):
-        parts = [getattr(part, kind) for part in (attention.query, attention.key, attention.value)]
-        getattr(layer.self_attn, f"in_proj_{kind}").data = torch.cat(parts).detach()
-        for ours, theirs in (
-            (attention.output, layer.self_attn.out_proj),
-            (feed_forward.expand, layer.linear1),
-            (feed_forward.contract, layer.linear2),
-            (block.attention_norm, layer.norm1),
-            (block.feed_forward_norm, layer.norm2),
-        ):
-            getattr(theirs, kind).data = getattr(ours, kind).detach()
-    torch.testing.assert_close(block(x, None), layer(x))
 
 
 def test_pre_norm_ends_in_a_norm_and_is_no_part_of_older_cells():

@@ -108,3 +108,12 @@ def test_a_plan_whose_early_stage_is_too_short_says_so():
     model = model_of()
     with pytest.warns(UserWarning, match=r"the early stage has 5 steps, .* No rank closes then"):
         comera.control_ranks(model, adam(model), comera.RankPlan(early_steps=5))
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_early_stage_of_frozen_entries_is_silent():
+    model = model_of()
+    model[0].diagonals.requires_grad_(False)
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-3)
+    train(model, optimizer, comera.EarlyStage(gamma=0.1), steps=2)
+    assert not comera.truncate(model)
