@@ -6,6 +6,9 @@ factor of two apart. As long as the best of them, by the loss on the text or sam
 highest, the next one beyond is tried. The best rate is then trained with further seeds. Where a plan prunes, each share
 that is to be left has a search of its own: the best rate of the whole model need not be that of a smaller one.
 
+An arm with an optimizer of its own (``training.optimizer=own``) has its rates among its settings (:func:`own_rates`).
+All of them are multiplied by the same factor; the first, that of the matrices, is the one that is named.
+
 Records are those of ``python -m bench``, so that a search which was stopped goes on where it was, and a figure draws
 what there is of one.
 """
@@ -25,7 +28,7 @@ from bench.core.record import Record
 from bench.errors import ConfigError
 from bench.interrupts import on_interrupt
 from bench.protocol.budget import RATES
-from bench.protocol.methods import takes_ratio
+from bench.protocol.methods import checked_settings, takes_ratio
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, parsed_methods, resolve
 from bench.runner.results import Results
@@ -49,8 +52,15 @@ class SearchedArm:
 
     def job(self, rate: float, seed: int) -> Job:
         """Return the training job at a rate."""
-        training = {**self.config["training"], "lr": rate}
-        return resolve({**self.config, "seed": seed, "training": training})
+        if self.config["training"]["optimizer"] != "own":
+            training = {**self.config["training"], "lr": rate}
+            return resolve({**self.config, "seed": seed, "training": training})
+        [entry] = self.config["methods"]
+        name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
+        own = own_rates(self.config)
+        factor = rate / next(iter(own.values()))
+        scaled = {key: float(f"{value * factor:.6g}") for key, value in own.items()}
+        return resolve({**self.config, "seed": seed, "methods": [{name: {**given, **scaled}}]})
 
     @property
     def name(self) -> str:
@@ -87,6 +97,20 @@ class SearchedArm:
         return float(f"{lowest / _STEP:.6g}") if self.best == lowest else None
 
 
+def own_rates(config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the rates among the settings of the one method of a configuration, that of the matrices first.
+
+    The rate of rank-control entries, which counts steps to a rank's end, is not among them.
+    """
+    [(arm, given)] = parsed_methods(config)
+    settings = checked_settings(arm.method, {**config["settings"].get(arm.method, {}), **given})
+    return {
+        name: value
+        for name, value in settings.items()
+        if (name == "lr" or name.startswith("lr_")) and name != "lr_ranks" and value is not None
+    }
+
+
 def composed(settings: Sequence[str]) -> DictConfig:
     """Compose an experiment; a setting of several values takes the place of its axis, as in ``ratio=2,4``.
 
@@ -116,10 +140,8 @@ def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
                 f"workload is {values['workload']!r}, whose training plan has no rate to search; allowed: {allowed}."
             )
         optimizer = values["training"].get("optimizer") or "adamw"
-        if values["measure"] != "train" or values["training"].get("lr") is not None or optimizer not in RATES:
-            raise ConfigError(
-                "a search needs measure=train, training.optimizer=adamw or muon, and no training.lr, which it chooses."
-            )
+        if values["measure"] != "train" or values["training"].get("lr") is not None:
+            raise ConfigError("a search needs measure=train, and no training.lr, which it chooses.")
         if not values["methods"]:
             resolve(values)  # which refuses an empty list
         for entry in values["methods"]:
@@ -127,7 +149,8 @@ def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
             [(parsed, _)] = parsed_methods(own)
             if not takes_ratio(parsed.method, parsed.variant):
                 own["ratio"] = None
-            rates = [float(f"{RATES[optimizer][0] * factor:.6g}") for factor in FIRST]
+            middle = next(iter(own_rates(own).values())) if optimizer == "own" else RATES[optimizer][0]
+            rates = [float(f"{middle * factor:.6g}") for factor in FIRST]
             for cell in resolve(own).cells:
                 target = cell.training["stages"][-1]["target"]
                 training = {**own["training"], "prune_targets": [] if target is None else [target]}

@@ -38,7 +38,7 @@ PROBED = (*frame.MODEL, "!workload.probe_*")
 LIMITED = "equal-size "
 
 #: Optimizers in the order of the page, with their names.
-OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
+OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", "own": "its own"}
 
 #: Costs that a loss is drawn against, by their column.
 COSTS = {

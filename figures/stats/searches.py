@@ -24,12 +24,20 @@ SURE_SEEDS = 3
 #: The columns of an arm that was searched.
 _SLOT = ["arm", "optimizer", "ratio"]
 
-#: The columns that are equal for all trainings of a page: model, data, length, recipe but for optimizer and rates.
-SETTING = (
+#: The columns that are equal for all trainings of a page: model, data, length, clipping.
+_SHARED = (
     *(*frame.MODEL, "data_hash", "batch_size", "precision", "stages.*"),
-    *("training.schedule.*", "training.recipe.*"),
+    *("training.schedule.*", "training.recipe.clip"),
+)
+
+#: And those of trainings by a recipe: it is equal but for optimizer and rates.
+SETTING = (
+    *(*_SHARED, "training.recipe.*"),
     *(f"!training.recipe.{name}" for name in ("optimizer", "lr", "momentum", "per_core")),
 )
+
+#: The name in recipes of the optimizer that an arm brings along.
+OWN = "own"
 
 
 def _by_slot(df: pd.DataFrame) -> pd.DataFrame:
@@ -48,13 +56,25 @@ def _by_slot(df: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _rates(runs: pd.DataFrame) -> pd.Series:
+    """Return the rate of the matrices: the recipe's, or the first among the settings of an arm with its own optimizer.
+
+    That of rank-control entries is none of these.
+    """
+    rate = pd.to_numeric(frame.column(runs, "training.recipe.lr"), errors="coerce")
+    is_own = frame.column(runs, "training.recipe.optimizer") == OWN
+    for name in (*frame.matching(runs, ["method.lr_*", "!method.lr_ranks", "!method.lr_dense"]), "method.lr"):
+        rate = rate.where(rate.notna() | ~is_own, pd.to_numeric(frame.column(runs, name), errors="coerce"))
+    return rate
+
+
 def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return a line per arm, optimizer and ratio at the chosen rate, in the order of their first trainings.
 
     ``run`` is the training of the searched seed, ``rates`` are those tried; ``timed`` may have the step of some.
     """
     df = _by_slot(runs).assign(
-        rate=pd.to_numeric(frame.column(runs, "training.recipe.lr"), errors="coerce"),
+        rate=_rates(runs),
         reported=[record.metrics.get(REPORTED) for record in runs["record"]],
         chosen_by=runs["record"].map(lambda record: record.leading if record.status == "ok" else None),
     )
@@ -121,7 +141,12 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
 def comparable(df: pd.DataFrame, what: str) -> tuple[pd.DataFrame, list[str]]:
     """Return the newest training of each cell of one setting, oldest first, and sentences on those left out.
 
-    Sentences call the trainings ``what``.
+    Sentences call the trainings ``what``. Arms with an optimizer of their own share what is no part of the recipe.
     """
-    kept, left_out = frame.narrow(df, SETTING, ["cell_id"], what)
+    is_own = frame.column(df, "training.recipe.optimizer") == OWN
+    kept, left_out = frame.narrow(df[~is_own], SETTING, ["cell_id"], what)
+    if is_own.any():
+        like = next(iter(frame.settings(kept, _SHARED)), None)
+        theirs, more = frame.narrow(df[is_own], _SHARED, ["cell_id"], what, like)
+        kept, left_out = pd.concat([kept, theirs]), [*left_out, *more]
     return frame.oldest_first(frame.newest(kept, ["cell_id"])), left_out

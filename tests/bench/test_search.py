@@ -101,6 +101,24 @@ def test_several_values_take_the_place_of_an_axis():
     )
 
 
+@pytest.mark.parametrize(
+    ("entry", "at_twice"),
+    [
+        ("{lora: {rank: 4, lr: 2e-3, lr_adapters: 6e-3}}", {"lr_adapters": 0.012, "lr": 0.004}),
+        ("galore", {"lr_projected": 4e-4, "lr": 1e-4}),
+        ("apollo_mini", {"lr": 1e-4}),
+        ("{comera: {lr_ranks: 0.004}}", {"lr_cores": 2e-4, "lr_dense": 1e-4, "lr_ranks": 0.004}),
+    ],
+)
+def test_an_optimizer_of_its_own_is_searched_by_all_its_rates_together(entry, at_twice):
+    with configuration():
+        config = composed([*TINY[:-1], "training.optimizer=own", f"methods=[{entry}]"])
+        [arm] = arms_of(list(expand(config)))
+        settings = arm.job(arm.rates[-1], 0).cells[-1].method_settings
+    assert {name: settings[name] for name in at_twice} == pytest.approx(at_twice)
+    assert arm.rates[2] == pytest.approx(next(iter(at_twice.values())) / 2)
+
+
 @pytest.mark.slow
 def test_a_search_trains_what_is_missing_and_no_more(tmp_path):
     pruned = ["training.prune_steps=250", "training.prune_targets=[0.5]", "settings.comera.lr_ranks=0.01"]
