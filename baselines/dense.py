@@ -14,12 +14,16 @@ The variant ``narrow`` is a dense model of the size of a compressed one: the sam
 A claim of compression needs it as its rival. It takes a model that can say what it is like narrower
 (:class:`Narrowing`), as those of the workloads text and teacher do.
 
+The variant ``pruned`` starts as the dense model and loses whole attention heads and inner columns in a late stage
+(:mod:`baselines._pruning`), as a user without tensor trains would make it smaller.
+
 The first three are the strongest uncompressed tables. All other parameters stay under fused AdamW, but for ``sgd``. A
 row that no batch looks up keeps its value; under AdamW it would move on by its old moments.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -39,11 +43,15 @@ from baselines._arm import (
     parameters_apart,
 )
 from baselines._eight_bit import EightBitWithFusedAdamW
-from comera.protocol import LATER, OPTIMIZERS, CaptureScope, Optimizer
+from baselines._pruning import Pruning, parts_of, resize_as_loaded
+from comera.protocol import LATER, OPTIMIZERS, CaptureScope, Change, Optimizer, Stage
 
-NARROW, EIGHT_BIT = "narrow", "adamw8bit"
+NARROW, EIGHT_BIT, PRUNED = "narrow", "adamw8bit", "pruned"
 
-VARIANTS = ("", "sparse", "row_wise", "sgd", NARROW, EIGHT_BIT)
+VARIANTS = ("", "sparse", "row_wise", "sgd", NARROW, EIGHT_BIT, PRUNED)
+
+#: The share of a late stage that is kept to train on at the target, where no setting says so.
+_RECOVERY = 0.25
 
 #: The variants that a job's ratio is meant for.
 RATIO_VARIANTS = (NARROW,)
@@ -69,20 +77,26 @@ class Settings:
         lr_tables: rate of tables with sparse gradients, whose optimizers need other ones. None: as ``lr``.
         ratio: how many times fewer parameters the variant ``narrow`` has than the model, which it needs; the others
             have no use for it.
+        recovery: share of the late stage in which the variant ``pruned`` trains on at its target; None: a quarter.
 
     Raises:
-        ValueError: when a rate is not a finite number above 0, or a ratio is below 1.
+        ValueError: when a rate is not a finite number above 0, a ratio is below 1, or a share is not between 0 and 1.
     """
 
     lr: float = 5e-5
     lr_tables: float | None = field(default=None, metadata=LATER)
     ratio: float | None = field(default=None, metadata=LATER)
+    recovery: float | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_positive("dense.lr", self.lr)
         if self.lr_tables is not None:
             check_positive("dense.lr_tables", self.lr_tables)
         check_ratio("dense.ratio", self.ratio)
+        if self.recovery is not None:
+            check_positive("dense.recovery", self.recovery)
+            if self.recovery >= 1:
+                raise ValueError(f"dense.recovery is {self.recovery:g}; allowed are numbers above 0 and below 1.")
 
 
 class RowWiseAdagrad(torch.optim.Optimizer):
@@ -150,15 +164,17 @@ class Dense(TrainedArm):
     """Dense training with fused AdamW and no weight decay."""
 
     optimizers: tuple[Optimizer, ...] = OPTIMIZERS
+    variant = ""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
         """Explain why the settings do not suit the variant; None if they do."""
-        if self.settings.ratio is None:
-            return None
-        return f"settings.dense.ratio is {self.settings.ratio:g}, which is for dense:{NARROW} alone; leave it out."
+        for name, variant in (("ratio", NARROW), ("recovery", PRUNED)):
+            if (given := getattr(self.settings, name)) is not None and self.variant != variant:
+                return f"settings.dense.{name} is {given:g}, which is for dense:{variant} alone; leave it out."
+        return None
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return fused AdamW over every trainable parameter."""
@@ -212,6 +228,99 @@ class Narrow(Dense):
         ratio = self.settings.ratio or 1.0
         narrow: nn.Module = model.narrowed(round(sum(parameter.numel() for parameter in model.parameters()) / ratio))
         return narrow
+
+
+class Pruned(Dense):
+    """Dense training whose late stage takes out heads and inner columns until a share of their weights is left.
+
+    Args:
+        settings: hyperparameters; ``recovery`` is the share of the late stage that trains on at the target.
+    """
+
+    shrinks = True
+    variant = PRUNED
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._targets: Mapping[str, str] = {}
+        self._late: dict[str, float] | None = None
+        self._pruning: Pruning | None = None
+        self._saved: dict[str, Any] | None = None
+
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
+        """Explain why nothing of the model can be taken out; None if something can."""
+        if reason := super().model_unsupported(model, targets):
+            return reason
+        if parts_of(model, targets):
+            return None
+        return f"dense:{PRUNED} needs heads or inner columns, as models of workload=text, encoder and pointer have."
+
+    def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
+        """Leave the model as it is, but for what reads a pruned one from a file."""
+        check_targets(model, targets)
+        self._targets = dict(targets)
+        for one in parts_of(model, targets):
+            one.owner.register_load_state_dict_pre_hook(resize_as_loaded)
+        return model
+
+    def begin_stage(self, stage: Stage, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:  # noqa: ARG002
+        """Take up the curve of a stage with a target.
+
+        Raises:
+            ValueError: a target below what one head and one column of each sub-layer weigh.
+        """
+        pruning = self._pruning_of(model)
+        self._late = None
+        if stage.target is None:
+            return "nothing"
+        if stage.target * pruning.size < pruning.least:
+            raise ValueError(
+                f"target is {stage.target:g}; one head and one column of each sub-layer weigh "
+                f"{pruning.least / pruning.size:.4f} of it, the smallest share within reach."
+            )
+        recovery = _RECOVERY if self.settings.recovery is None else self.settings.recovery
+        steps = stage.steps - math.floor(recovery * stage.steps)
+        self._late = {"start": pruning.size, "target": stage.target * pruning.size, "steps": steps, "done": 0}
+        return "nothing"
+
+    def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002
+        """Take the gradients into the averages; in a stage with a target, close what the curve asks for."""
+        pruning, late = self._pruning_of(model), self._late
+        pruning.average()
+        if late is not None:
+            late["done"] += 1
+            pruning.follow(int(late["done"]), int(late["steps"]), late["start"], late["target"])
+        return "values"
+
+    def end_stage(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
+        """Take what has closed out of the weights."""
+        return "shapes" if self._late is not None and self._pruning_of(model).cut(optimizer) else "nothing"
+
+    def sizes(self, model: nn.Module) -> dict[str, float]:
+        """Return the share of the weights that is left and, in a late stage, its target."""
+        pruning = self._pruning_of(model)
+        sizes = {"size_fraction": pruning.size / pruning.full}
+        return sizes if self._late is None else {**sizes, "size_target": self._late["target"] / pruning.full}
+
+    def _pruning_of(self, model: nn.Module) -> Pruning:
+        """Return what can go from the model, made at the first call."""
+        if self._pruning is None:
+            self._pruning = Pruning(parts_of(model, self._targets))
+            if self._saved is not None:
+                self._pruning.load_state_dict(self._saved)
+                self._saved = None
+        return self._pruning
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the late stage as far as it is, and what has closed."""
+        return {
+            "late": self._late and dict(self._late),
+            "pruning": self._pruning.state_dict() if self._pruning else self._saved,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore :meth:`state_dict`, before the next step."""
+        self._late, self._saved, self._pruning = state["late"] and dict(state["late"]), state["pruning"], None
 
 
 class SparseTables(Dense):
@@ -278,8 +387,8 @@ def build(settings: Settings, variant: str = "") -> Dense:
 
     Args:
         settings: hyperparameters.
-        variant: ``""``; ``"sparse"``, ``"row_wise"`` or ``"sgd"`` for tables with sparse gradients; ``"narrow"`` or
-            ``"adamw8bit"``; see the module.
+        variant: ``""``; ``"sparse"``, ``"row_wise"`` or ``"sgd"`` for tables with sparse gradients; ``"narrow"``,
+            ``"adamw8bit"`` or ``"pruned"``; see the module.
 
     Raises:
         ValueError: for an unknown variant.
@@ -292,6 +401,6 @@ def build(settings: Settings, variant: str = "") -> Dense:
         [(0.1, 1), (0.1, 2)]
     """
     check_variant("dense", variant, VARIANTS)
-    if variant in (NARROW, EIGHT_BIT):
-        return Narrow(settings) if variant == NARROW else EightBit(settings)
+    if variant in (NARROW, EIGHT_BIT, PRUNED):
+        return {NARROW: Narrow, EIGHT_BIT: EightBit, PRUNED: Pruned}[variant](settings)
     return SparseTables(settings, variant) if variant else Dense(settings)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from comera.adaptation.closing import LATE_VARIANTS, Closing, LateVariant, Order
+from comera.adaptation.recompression import recompress
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TTLinear
 from comera.lookup import VARIANTS as LOOKUPS
@@ -59,6 +60,9 @@ STARTS: tuple[Init, ...] = ("orthogonal", "spectral")
 
 #: The objectives, the paper's first, the lean variants, and these with another start.
 VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, *STARTS, *(f"{STARTS[0]}_{name}" for name in LEAN))
+
+#: The late stage that lowers ranks once, beside those of :data:`comera.adaptation.closing.LATE_VARIANTS`.
+RECOMPRESS = "recompress"
 
 #: The published rates, as keyword arguments of :func:`parameter_groups`.
 PUBLISHED_RATES: dict[str, float] = {"lr_cores": 1e-4, "lr_ranks": 1e-3, "lr_dense": 5e-5}
@@ -103,9 +107,10 @@ class Settings:
         drop_unreachable: close layers whose output no longer reaches the loss (:func:`comera.drop_unreachable`) before
             the late stage's target is met, so that the size is spent on others, and at the end of each stage. Off,
             since the recorded trainings are without it.
-        late: how the late stage chooses what closes: ``paper`` by the published price of the size; ``saliency`` or
-            ``magnitude`` along a planned curve, as :class:`comera.RankPlan` does by default. Published here, since the
-            arm stands for the paper.
+        late: how the late stage comes to its target: ``paper`` by the published price of the size; ``saliency`` or
+            ``magnitude`` along a planned curve, as :class:`comera.RankPlan` does by default; ``recompress`` at its
+            first step, every layer alike (:func:`comera.recompress`). Published here, since the arm stands for the
+            paper.
         may_close_layers: whether a layer may close as a whole in the late stage.
     """
 
@@ -129,7 +134,7 @@ class Settings:
     truncate_every: int = 0
     merge_jointly: bool = True
     drop_unreachable: bool = field(default=False, metadata=LATER)
-    late: LateVariant = field(default="paper", metadata=LATER)
+    late: LateVariant | Literal["recompress"] = field(default="paper", metadata=LATER)
     may_close_layers: bool = field(default=True, metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -148,8 +153,8 @@ class Settings:
             raise ValueError(f"threshold is {self.threshold}; it must be 0 or more, and below 1, where entries begin.")
         if not 0 <= self.recovery < 1:
             raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
-        if self.late not in LATE_VARIANTS:
-            raise ValueError(f"late is {self.late!r}; allowed: {', '.join(LATE_VARIANTS)}.")
+        if self.late not in (*LATE_VARIANTS, RECOMPRESS):
+            raise ValueError(f"late is {self.late!r}; allowed: {', '.join((*LATE_VARIANTS, RECOMPRESS))}.")
         if self.lookup not in LOOKUPS:
             raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
 
@@ -429,6 +434,8 @@ class CoMERA:
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:
         """Cut closed ranks when the schedule asks for it and when the target is met; close what the curve asks for."""
+        if self._late is not None and self.settings.late == RECOMPRESS:
+            return self._recompress(self._late, model, optimizer)
         closing, late, every = self._closing_of(model), self._late, self.settings.truncate_every
         if late is None or not late.met:
             closing.average()
@@ -450,6 +457,15 @@ class CoMERA:
         if late is not None:
             closing.mark()
         return change
+
+    def _recompress(self, late: _Late, model: nn.Module, optimizer: torch.optim.Optimizer) -> Change:
+        """Lower all ranks to the target at the first step of a late stage; do nothing later."""
+        if late.met:
+            return "nothing"
+        cut_closed(model, optimizer)
+        recompress(model, max(late.start / late.target, 1.0), optimizer)
+        late.met = True
+        return "shapes"
 
     def _meet(self, late: _Late, closing: Closing, model: nn.Module, optimizer: torch.optim.Optimizer) -> bool:
         """Go on toward the late stage's target after a step; whether it is met."""

@@ -116,7 +116,7 @@ def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:
     for stage in stages if method.shrinks else ():
         if reason := method.stage_unsupported(stage):
             raise ConfigError(reason)
-        if stage.target_mib is None:
+        if stage.target_mib is None and stage.target is None:
             continue
         if model is None:
             with torch.device("meta"):
@@ -124,4 +124,6 @@ def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:
         try:
             method.begin_stage(stage, model, torch.optim.SGD(model.parameters()))
         except ValueError as error:
+            if stage.target_mib is None:
+                raise ConfigError(f"a late stage's {error}") from None
             raise ConfigError(f"training.{error}".replace("target_mib", "targets_mib", 1)) from None

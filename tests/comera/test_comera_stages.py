@@ -80,6 +80,18 @@ def test_a_late_stage_reaches_its_target_in_real_tensors():
     assert method.end_stage(model, optimizer) == "nothing"
 
 
+def test_a_late_stage_may_lower_all_ranks_at_its_first_step():
+    method, model, optimizer = toy(late="recompress", lr_ranks=5e-3)
+    learn(method, model, optimizer, 3)
+    full = full_size(tensorized_layers(model))
+    method.begin_stage(Stage(steps=8, target=0.4), model, optimizer)
+    assert learn(method, model, optimizer, 8) == ["shapes", *["nothing"] * 7]
+    cores = sum(layer.packed_cores.numel() for layer in tensorized_layers(model))
+    assert 0 < cores <= 0.4 * full
+    assert method.sizes(model)["size_fraction"] <= method.sizes(model)["size_target"]
+    assert method.end_stage(model, optimizer) == "nothing"
+
+
 def test_ranks_are_cut_on_schedule_and_the_change_is_reported():
     method, model, optimizer = toy(truncate_every=4)
     close_ranks(model, 1)
