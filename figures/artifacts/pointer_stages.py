@@ -27,50 +27,99 @@ from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
-from figures.stats.searches import against, comparable, searched
+from figures.stats.searches import OWN, against, comparable, searched
 from figures.stats.sizes import equal_size
 
-EXPERIMENT, SCRATCH = "pointer_stages", "pointer"
+#: Experiments of two-stage training, with that of arms from scratch on the same data.
+BEDS = {"pointer_stages": "pointer", "text_stages": "formats_small"}
 
-#: How the entries are chosen that close, by the setting ``late`` of the arm.
-_WAYS = {"saliency": "closed by saliency", "magnitude": "closed by magnitude", "paper": "published late stage"}
-_FROM_SCRATCH = "from scratch"
+#: How an arm comes to its size, by the setting ``late``.
+_WAYS = {
+    "saliency": "closed by saliency",
+    "magnitude": "closed by magnitude",
+    "paper": "published late stage",
+    "recompress": "rounded at once",
+}
+_FROM_SCRATCH, _CUT = "from scratch", "cut at once by magnitude"
+
+#: The accuracy in % that counts as learned.
+ENOUGH = 95.0
+
+#: From this share of a late stage on, what is kept to train on leaves the curve no more than a step.
+_AT_ONCE = 0.99
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stages(frame.Page):
-    """The searches of one device: ``way`` is how ranks close, ``target`` the share of the cores that is left."""
+    """The searches of one bed on one device.
+
+    ``way`` is how an arm comes to its size, ``target`` the share of the cores, or of the dense weights, that is left.
+    """
 
     lines: pd.DataFrame
 
 
+def _way(run: Any) -> str:
+    """Say how the arm of a training, a row of the frame, comes to its size, and what differs from the recipe."""
+    if pd.isna(run.target_ratio):
+        words = [_FROM_SCRATCH]
+    elif run.method == DENSE:
+        words = ["heads and columns closed"]
+    else:
+        settings = frame.settings_of(run.record, "method_settings")
+        late = settings.get("late", "paper")
+        at_once = late == "magnitude" and settings.get("recovery", 0.0) >= _AT_ONCE
+        words = [_CUT if at_once else _WAYS[late]]
+        words += ["low rank"] * (settings.get("order") == 1)
+    model = frame.settings_of(run.record, "workload_settings")
+    words += ["post-LN"] * (model.get("pre_norm") is False)
+    words += ["tensorized table"] * bool(model.get("compress_table"))
+    plan = frame.settings_of(run.record, "training")
+    optimizer = plan["recipe"]["optimizer"]
+    words += ["its own optimizer" if optimizer == OWN else "AdamW"] * (optimizer != "muon")
+    words += ["constant rates"] * (plan["schedule"]["final"] == 1)
+    return ", ".join(words)
+
+
 def select(records: Records) -> list[Stages]:
-    """Return a page for each device with two-stage trainings; arms from scratch are those of their sizes."""
+    """Return a page for each device and bed with two-stage trainings; arms from scratch are those of their sizes.
+
+    Arms from scratch that differ from the others in more than rate and optimizer are the recipe taken apart.
+    """
     pages = []
-    for device, df in frame.by_device(records):
-        runs = df[(df["measure"] == "train") & df["experiment"].isin([EXPERIMENT, SCRATCH])]
-        runs = runs.assign(
-            way=frame.column(runs, "method.late", "paper")
-            .map(_WAYS)
-            .where(runs["target_ratio"].notna(), _FROM_SCRATCH),
-            target=runs["target_ratio"].astype(float).fillna(0.0),
-        )
-        if (runs["way"] == _FROM_SCRATCH).all():
-            continue
-        found, kept, left_out = [], [], list[str]()
-        for (way, target), alike in frame.groups(runs, ["way", "target"]):
-            newest, notes = comparable(alike, f"training(s) {way}")
-            found.append(searched(newest).assign(way=way, target=target))
-            kept.append(newest)
-            left_out += notes
-        lines = pd.concat(found, ignore_index=True)
-        staged = lines.loc[lines["way"] != _FROM_SCRATCH, "parameters"]
-        is_shown = [
-            line.way != _FROM_SCRATCH or line.arm == DENSE or any(equal_size(line.parameters, one) for one in staged)
-            for line in frame.each(lines)
-        ]
-        lines = lines[is_shown].sort_values(["parameters", "test_loss"], ascending=[False, True], ignore_index=True)
-        pages.append(Stages(**device, df=frame.oldest_first(pd.concat(kept)), left_out=tuple(left_out), lines=lines))
+    for device, of_device in frame.by_device(records):
+        for experiment, scratch in BEDS.items():
+            df = of_device[(of_device["measure"] == "train") & of_device["experiment"].isin([experiment, scratch])]
+            if experiment not in set(df["experiment"]):
+                continue
+            df = df[frame.column(df, "training.recipe.optimizer").notna()]
+            runs = df.assign(
+                way=[_way(run) for run in frame.each(df)], target=df["target_ratio"].astype(float).fillna(0.0)
+            )
+            found, kept, left_out = [], [], list[str]()
+            for (way, target), alike in frame.groups(runs, ["way", "target"]):
+                newest, notes = comparable(alike, f"training(s) {way}")
+                found.append(searched(newest).assign(way=way, target=target))
+                kept.append(newest)
+                left_out += notes
+            lines = pd.concat(found, ignore_index=True)
+            staged = lines.loc[lines["target"] > 0, "parameters"].dropna()
+            is_shown = [
+                line.target > 0
+                or line.arm == DENSE
+                or (line.way != _FROM_SCRATCH and line.optimizer != OWN)
+                or any(equal_size(line.parameters, one) for one in staged if pd.notna(line.parameters))
+                for line in frame.each(lines)
+            ]
+            lines = lines[is_shown]
+            lines = lines.sort_values(["parameters", "test_loss"], ascending=[False, True], ignore_index=True)
+            rows = frame.oldest_first(pd.concat(kept))
+            place = experiment.removesuffix("_stages")
+            suffix = () if place == "pointer" else (place,)
+            page = Stages(
+                **device, df=rows, left_out=tuple(left_out), place=place, suffix=suffix, lines=lines
+            )
+            pages.append(page)
     return pages
 
 
@@ -80,14 +129,15 @@ def table(page: Stages) -> pd.DataFrame:
     lines = page.lines.assign(
         device=page.device,
         left=_numbers(map(_entries, runs)),
-        test_accuracy=[run and run.metrics.get("test_accuracy") for run in runs],
+        test_accuracy=[_mean(run.metrics.get("test_accuracy") for run in each) for each in page.lines["runs"]],
+        steps_to=[_mean(map(_steps_to, each)) for each in page.lines["runs"]],
         size_met=_numbers(map(_met, runs)),
         closed=[", ".join(_closed(run)) for run in runs],
         target=page.lines["target"].where(page.lines["target"] > 0),
         rates=page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried)),
     )
     columns = ["device", "arm", "way", "target", "size_met", "parameters", "left", "train_steps", *LOSS, "seeds"]
-    return lines[[*columns, "test_accuracy", "lr", "at_edge", "rates", "closed", "remarks"]]
+    return lines[[*columns, "test_accuracy", "steps_to", "lr", "at_edge", "rates", "closed", "remarks"]]
 
 
 def _numbers(values: Iterable[float | None]) -> list[float]:
@@ -98,6 +148,24 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
 def _entries(run: Record | None) -> float | None:
     """Return the core entries of the tensorized layers of a run."""
     return None if run is None or run.tensorized_mib is None else round(run.tensorized_mib * 2**20 / 4)
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    """Return the mean, NaN of none or where one is not known."""
+    known = _numbers(values)
+    return sum(known) / len(known) if known else math.nan
+
+
+def _steps_to(run: Record) -> float | None:
+    """Return after how many steps the accuracy for choosing is :data:`ENOUGH`, linear between points of the curve."""
+    before = (0.0, 0.0)
+    for point in run.samples.get("curve", ()):
+        after = point["step"], point["metrics"].get("accuracy", math.nan)
+        if after[1] >= ENOUGH:
+            share = (ENOUGH - before[1]) / (after[1] - before[1])
+            return float(before[0] + share * (after[0] - before[0]))
+        before = after
+    return None
 
 
 def _met(run: Record | None) -> float | None:
@@ -123,13 +191,15 @@ _MORE = {
     "size_met": Format("reached / target"),
     "left": Format("entries of cores", digits=0),
     "test_accuracy": Format("accuracy, %", digits=4),
+    "steps_to": Format(f"steps to {ENOUGH:g} %", digits=0),
 }
 
 
 def shown(page: Stages, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the differences to the same arm from scratch."""
     own = table.assign(less_scratch=beside_scratch(page.lines)["less"])
-    columns = ["arm", "way", "target", "size_met", "parameters", "left", "test_loss", "less_scratch", "test_accuracy"]
+    columns = ["arm", "way", "target", "size_met", "parameters", "left", "test_loss", "less_scratch"]
+    columns += [name for name in ("test_accuracy", "steps_to") if own[name].notna().any()]
     return readable(own, [*columns, "lr"], _MORE)
 
 
@@ -171,9 +241,9 @@ ARTIFACT = Artifact(
     name="pointer_stages",
     heading="Ranks that close during training",
     summary="loss of two-stage training on pointer labels beside formats of its size from scratch",
-    experiments=(EXPERIMENT,),
+    experiments=tuple(BEDS),
     measure="train",
-    lenders=(SCRATCH,),
+    lenders=tuple(BEDS.values()),
     made_by="make compare-pointer",
     order=45,
     select=select,
