@@ -263,7 +263,7 @@ class TrainingRun:
             share = scheduled_share(*self._schedule_place(stage), **self._rise_and_fall)
             for group in self.step.optimizer.param_groups:
                 if not (self._has_target and group.get("name") == "ranks"):  # these move at one rate until they close
-                    group["lr"] = share * group["initial_lr"]
+                    self.step.set_rate(group, share * group["initial_lr"])
         batch = self._next_batch()
         self.step.settle(batch)
         loss = self.step(batch)
