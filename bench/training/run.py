@@ -84,8 +84,10 @@ class TrainingRun:
     """One run from its beginning, or from its last checkpoint, to its end."""
 
     def __init__(self, cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> None:
-        self.cell, self.workload, self.upkeep, self.report = cell, workload, upkeep, report
-        self.staged = workload
+        held_on: Callable[[str], Workload] | None = getattr(workload, "held_on", None)
+        self.workload = workload if held_on is None else held_on(cell.device)
+        self.cell, self.upkeep, self.report = cell, upkeep, report
+        self.staged = self.workload
         self.stages = stages_of(cell)
         self.total_steps = sum(stage.steps for stage in self.stages)
         self.at = _Position()
