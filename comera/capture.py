@@ -8,8 +8,9 @@ kernels, their shapes and addresses, and every number that Python gave them. Hen
 * the first steps run as they are, on the stream that will be captured, so that nothing is set up during the capture
   (libraries, optimizer state, tables that are made once);
 * gradients are dropped before the capture and formed in it, in the memory that belongs to the graph;
-* an optimizer inside the step keeps its step count on the device (:func:`make_capturable`), and nothing in the step
-  waits for the device or depends on its data. Dropout is fine: torch moves its random numbers on at every replay;
+* an optimizer inside the step keeps its step count on the device (:func:`make_capturable`), and a learning rate that
+  changes as well (:func:`set_rate`); nothing in the step waits for the device or depends on its data. Dropout is fine:
+  torch moves its random numbers on at every replay;
 * when shapes change, the graph is taken again.
 
 Under autocast the step must not keep cast weights from one call to the next: enter it inside the step, with
@@ -21,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -108,7 +109,7 @@ class CapturedStep:
 
     Batches may lie on the CPU, best in pinned memory; a batch of other names, shapes or types has the graph taken
     again. Whatever else the step reads and finds changed needs :meth:`invalidate`: a loaded optimizer state, another
-    objective or learning rate.
+    objective, or a learning rate that is a number; a rate set by :func:`set_rate` may change between calls.
 
     Attributes:
         captures: how often the graph has been taken.
@@ -253,3 +254,22 @@ def make_capturable(optimizer: torch.optim.Optimizer) -> None:
             state = optimizer.state.get(parameter, {})
             if isinstance(state.get("step"), torch.Tensor):
                 state["step"] = state["step"].to(parameter.device)
+
+
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of an optimizer's group where a replay reads it: in a tensor on the parameters' device.
+
+    The first call makes the tensor, in float32 as fused kernels read it, and later ones fill it. It must come before
+    the capture, which would keep a number as it is.
+
+    Example:
+        >>> optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(2))], lr=0.5, fused=True)
+        >>> set_rate(optimizer.param_groups[0], 0.25)
+        >>> optimizer.param_groups[0]["lr"]
+        tensor(0.2500)
+    """
+    device = group["params"][0].device
+    if isinstance(group["lr"], torch.Tensor) and group["lr"].device == device:
+        group["lr"].fill_(rate)
+    else:  # a number, or what a checkpoint on the CPU has brought
+        group["lr"] = torch.tensor(rate, dtype=torch.float32, device=device)

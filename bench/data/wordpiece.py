@@ -70,10 +70,15 @@ def find_vocabulary(
     corpus: Corpus, size: int = BERT_VOCABULARY_SIZE, environ: Mapping[str, str] = os.environ
 ) -> tuple[str, ...]:
     """Return BERT's vocabulary if it is present and has at most ``size`` tokens, else one trained on ``corpus``."""
+    return bert_vocabulary(size, environ) or train_vocabulary(corpus, size)
+
+
+def bert_vocabulary(size: int, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return BERT's vocabulary; empty if it is not present or has more than ``size`` tokens."""
     root = environ.get(DATA_VARIABLE, "")
     path = Path(root) / "bert_vocab" / "vocab.txt"
     found = read_vocabulary(path) if root and path.is_file() else ()
-    return found if 0 < len(found) <= size else train_vocabulary(corpus, size)
+    return found if len(found) <= size else ()
 
 
 def read_vocabulary(path: Path) -> tuple[str, ...]:

@@ -76,8 +76,6 @@ def _unsupported(cell: Cell) -> str | None:
     """Explain why the batches of a cell cannot be captured; None if they can."""
     if cell.cuda_graph and cell.device == "cuda" and not cell.training["static"]:
         return "cuda_graph=true needs batches of one shape; use training.static=true or cuda_graph=false."
-    if cell.cuda_graph and cell.training.get("schedule"):
-        return "cuda_graph=true would replay one learning rate, which this training plan changes; use cuda_graph=false."
     return None
 
 

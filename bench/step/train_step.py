@@ -18,7 +18,7 @@ from bench.protocol.methods import build_for
 from bench.step.bf16_products import WidenedProducts
 from bench.step.low_precision import adapted_model, arithmetic_of
 from bench.step.unsupported import StepCell, toggles_unsupported
-from comera.capture import CapturedStep, CUDAGraphs, make_capturable
+from comera.capture import CapturedStep, CUDAGraphs, make_capturable, set_rate
 from comera.lowprec.scaling import kernel_on
 from comera.recomputing import StandIn, blocks_of
 
@@ -125,6 +125,13 @@ class TrainStep:
         """Run the second half: the optimizer's step, then the method's ``after_step``."""
         self._optimizer_step()
         self._finish()
+
+    def set_rate(self, group: dict[str, Any], rate: float) -> None:
+        """Set the learning rate of one of the optimizer's groups for the steps to come, replayed ones included."""
+        if self._captured and self.method.capture == "whole_step":
+            set_rate(group, rate)
+        else:
+            group["lr"] = rate
 
     def changing(self) -> AbstractContextManager[object]:
         """Allow changes of the model from outside a step within the block; :meth:`invalidate` must follow."""

@@ -84,8 +84,10 @@ class TrainingRun:
     """One run from its beginning, or from its last checkpoint, to its end."""
 
     def __init__(self, cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> None:
-        self.cell, self.workload, self.upkeep, self.report = cell, workload, upkeep, report
-        self.staged = workload
+        held_on: Callable[[str], Workload] | None = getattr(workload, "held_on", None)
+        self.workload = workload if held_on is None else held_on(cell.device)
+        self.cell, self.upkeep, self.report = cell, upkeep, report
+        self.staged = self.workload
         self.stages = stages_of(cell)
         self.total_steps = sum(stage.steps for stage in self.stages)
         self.at = _Position()
@@ -263,7 +265,7 @@ class TrainingRun:
             share = scheduled_share(*self._schedule_place(stage), **self._rise_and_fall)
             for group in self.step.optimizer.param_groups:
                 if not (self._has_target and group.get("name") == "ranks"):  # these move at one rate until they close
-                    group["lr"] = share * group["initial_lr"]
+                    self.step.set_rate(group, share * group["initial_lr"])
         batch = self._next_batch()
         self.step.settle(batch)
         loss = self.step(batch)

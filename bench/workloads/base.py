@@ -103,6 +103,10 @@ class BaseWorkload(abc.ABC):
         """Return the workload as a stage of training has it."""
         return self
 
+    def held_on(self, device: str) -> Self:  # noqa: ARG002 - batches lie on the CPU
+        """Return the workload as a training on a device draws batches from it."""
+        return self
+
     def evaluate(self, model: nn.Module) -> Evaluation:  # noqa: ARG002 - the protocol passes it
         """Return no metrics, unless a subclass has something to evaluate."""
         return Evaluation({})

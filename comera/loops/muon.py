@@ -279,7 +279,11 @@ class Muon(torch.optim.Optimizer):
             scaled = [each * (_usual_scale(each) / factors if own is None else own) for each in matrices]
             if group["weight_decay"]:
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.add_(join_matrices(owner, name, scaled), alpha=-group["lr"])
+            update, rate = join_matrices(owner, name, scaled), group["lr"]
+            if isinstance(rate, torch.Tensor):  # as a number it would have to be fetched from the device
+                parameter.addcmul_(update, rate, value=-1)
+            else:
+                parameter.add_(update, alpha=-rate)
 
     @staticmethod
     def _orthogonalize(pieces: list[list[torch.Tensor]], steps: int) -> None:

@@ -13,6 +13,7 @@ from baselines import dense
 from bench.core.checked import build_dataclass
 from bench.core.identity import identity
 from bench.data.corpus import DataError
+from bench.data.wordpiece import PairTokenizer
 from bench.errors import ConfigError
 from bench.protocol import Data
 from bench.workloads import open_workload
@@ -25,6 +26,7 @@ CONTEXT = 12
 SMALL = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocabulary": 60, "context": CONTEXT}
 SMALL |= {"evaluated": 200, "probe_windows": 2000}
 SIDES = ("train", "validation", "test")
+PIECES = {"tokens": "wordpiece", "vocabulary": 90}
 
 
 @pytest.fixture(autouse=True)
@@ -66,39 +68,103 @@ def test_every_word_of_the_text_has_an_id_and_what_the_id_stands_for(tmp_path):
     text = pointer_text(str(tmp_path), "*", (), FIRST_WORD + 3, 3)
     ids = {"of": 8, "zebra": 9, "apple": 10, "moon": UNKNOWN}
     assert text.ids[:850].tolist() == [ids[word] for word in words[:850]]
-    assert text.steps[8:11].tolist() == [1 + len(word) % 4 for word in ("of", "zebra", "apple")]
-    assert text.ranges[10] < text.ranges[8] < text.ranges[9]
+    assert text.places.tolist() == [*range(len(text.ids))]
+    steps, ranges = (dict(zip(words[:850], each[:850].tolist(), strict=True)) for each in (text.steps, text.ranges))
+    assert steps == {word: 1 + len(word) % 4 for word in known}
+    assert ranges["moon"] == NO_LABEL < ranges["apple"] < ranges["of"] < ranges["zebra"]
 
 
-def plain_labels(window, ranges, steps, hops):
+def plain_labels(text, start, hops):
+    """The labels of a window by words: which begin in it, where each way leads, and what begins there."""
+    number_at = dict(zip(text.places.tolist(), range(len(text.places)), strict=True))
     labels = []
-    for place in range(len(window)):
-        found, here = [], place
+    for place in range(start, start + CONTEXT):
+        found, number = [], number_at.get(place)
         for _ in range(hops):
-            if here is not None and window[here] != UNKNOWN:
-                here += int(steps[window[here]])
-                here = here if here < len(window) and window[here] != UNKNOWN else None
+            if number is not None and text.ranges[number] != NO_LABEL:
+                number = min(number + int(text.steps[number]), len(text.places) - 1)
+                outside = text.places[number] >= start + CONTEXT
+                number = None if outside or text.ranges[number] == NO_LABEL else number
             else:
-                here = None
-            found.append(NO_LABEL if here is None else int(ranges[window[here]]))
+                number = None
+            found.append(NO_LABEL if number is None else int(text.ranges[number]))
         labels.append(found)
     return labels
 
 
-@pytest.mark.parametrize("hops", [1, 2, 3])
-def test_labels_are_those_of_a_plain_loop(workload, hops):
+@pytest.mark.parametrize("changes", [{"hops": 1}, {"hops": 2}, {"hops": 3}, {"hops": 2, **PIECES}])
+def test_labels_are_those_of_a_plain_loop(folder, changes):
+    workload = opened(folder, evaluated=50, **changes)
+    starts = workload.text.grid("validation", CONTEXT, 50)
+    [batch] = workload.batches("validation", len(starts), 0, True)
+    assert batch["tokens"].tolist() == [workload.text.ids[start : start + CONTEXT].tolist() for start in starts]
+    expected = [plain_labels(workload.text, start, changes["hops"]) for start in starts.tolist()]
+    assert batch["labels"].tolist() == expected
+    assert (batch["tokens"] == UNKNOWN).any() == ("tokens" not in changes)
+    assert {*batch["labels"].unique().tolist()} == {NO_LABEL, *range(CLASSES)}
+
+
+def test_the_label_of_a_word_in_pieces_lies_at_its_first_piece(tmp_path, monkeypatch):
+    """A text of 1,000 words over a vocabulary given by hand; pointers count words, not pieces."""
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "##b", "##c", "zed", "up"]
+    (tmp_path / "bert_vocab").mkdir()
+    (tmp_path / "bert_vocab" / "vocab.txt").write_text("\n".join(vocabulary))
+    monkeypatch.setenv("COMERA_DATA", str(tmp_path))
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "one.txt").write_text("abc zed up ab q " * 200)
+    workload = opened(tmp_path / "text", **PIECES, context=10)
+    batch = next(workload.batches("validation", 1, 0, True))
     text = workload.text
-    windows = text.grid("train", CONTEXT, 50)
-    expected = [plain_labels(window.tolist(), text.ranges, text.steps, hops) for window in windows]
-    found = text.labels(windows, hops)
-    assert found.tolist() == expected
-    assert (windows == UNKNOWN).any()
-    assert set(np.unique(found)) == {NO_LABEL, *range(CLASSES)}
+    # abc points 4 words ahead to q, which is unknown; zed 4 to abc; up 3 to abc; ab 3 to zed
+    pieces = {"abc": [4, 5, 6], "zed": [7], "up": [8], "ab": [4, 5], "q": [1]}
+    ranges = dict(zip(pieces, text.ranges[:5].tolist(), strict=True))
+    assert ranges["abc"] == ranges["ab"] < ranges["up"] < ranges["zed"]
+    assert ranges["q"] == NO_LABEL
+    assert text.block == 25  # pieces, of the 40 of a block's 25 words
+    assert text.ids[:25].tolist() == [piece for word in [*pieces] * 4 for piece in pieces[word]][:25]
+    assert text.places[:8].tolist() == [0, 3, 4, 5, 7, 8, 11, 12]
+    assert batch["tokens"].tolist() == [text.ids[:10].tolist()]
+    # 0 to 9: a b c zed up a b q a b; zed's way ends at 8, up's at 8, ab's leaves the window
+    expected = [NO_LABEL] * 10
+    expected[3] = expected[4] = ranges["abc"]
+    assert batch["labels"][0, :, 0].tolist() == expected
+
+
+def test_pieces_are_made_once_and_their_vocabulary_is_kept(folder, monkeypatch):
+    encoded, encode = [], PairTokenizer.encode
+    monkeypatch.setattr(PairTokenizer, "encode", lambda *given: encoded.append(1) or encode(*given))
+    pointer_text.cache_clear()
+    one = opened(folder, **PIECES, evaluated=10)
+    other = opened(folder, **PIECES, evaluated=11)
+    assert other.text is one.text
+    assert len(encoded) == 1
+    pointer_text.cache_clear()  # as in another process
+    monkeypatch.setattr("bench.workloads.pointer.corpus.train_vocabulary", lambda *_: pytest.fail("trained anew"))
+    again = opened(folder, **PIECES, evaluated=12)
+    assert len(encoded) == 2
+    assert (again.text.ids == one.text.ids).all()
+    assert again.data_hash == one.data_hash != opened(folder, evaluated=10).data_hash
+
+
+def test_words_are_no_part_of_older_cells():
+    assert "tokens" not in identity(PointerSettings())
+    assert identity(PointerSettings(tokens="wordpiece"))["tokens"] == "wordpiece"
+
+
+def test_a_workload_held_on_a_device_has_the_same_batches(workload):
+    held = workload.held_on("cpu")
+    assert held is not workload
+    drawn = (itertools.islice(each.batches("train", 8, 3, True), 3) for each in (workload, held))
+    for one, other in zip(*drawn, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in ("tokens", "labels"))
+    on_meta = next(workload.held_on("meta").batches("train", 8, 3, True))
+    assert {tensor.device.type for tensor in on_meta.values()} == {"meta"}
+    assert on_meta["labels"].shape == (8, CONTEXT, 1)
 
 
 def test_ranges_are_about_equally_frequent(workload):
-    ids = workload.text.ids[workload.text.ids >= FIRST_WORD]
-    shares = np.bincount(workload.text.ranges[ids], minlength=CLASSES) / len(ids)
+    ranges = workload.text.ranges[workload.text.ranges != NO_LABEL]
+    shares = np.bincount(ranges, minlength=CLASSES) / len(ranges)
     assert shares.min() > 0.02
     assert shares.max() < 0.3
 
@@ -115,7 +181,7 @@ def test_windows_stay_within_a_block_and_sides_within_theirs(workload):
         assert {*(starts // text.block * text.block)} <= {*blocks[side]}
         assert (starts % text.block).max() == text.block - CONTEXT
         assert (starts % text.block).min() == 0
-        grid = text.grid(side, CONTEXT, 10)
+        grid = [text.ids[start : start + CONTEXT] for start in text.grid(side, CONTEXT, 10)]
         own = {tuple(text.ids[at : at + CONTEXT]) for start in blocks[side] for at in range(start, start + text.block)}
         assert {*map(tuple, grid)} <= own
 
@@ -252,6 +318,11 @@ def test_probes_beat_guessing_and_are_kept(workload, monkeypatch):
         ("eel " * 1000, {}, None),
         ("eel " * 1000, {"hops": 3}, "have no label with pointer.hops=3"),
         ("one two", {"files": "*.md"}, "see pointer.files"),
+        (
+            "abc def " * 1000,
+            {**PIECES, "vocabulary": 16},
+            r"pointer.vocabulary is 16; the characters of .* need at least 17\.$",
+        ),
     ],
 )
 def test_text_that_gives_no_labels_is_one_sentence(tmp_path, content, changes, said):
@@ -276,6 +347,7 @@ def test_text_that_gives_no_labels_is_one_sentence(tmp_path, content, changes, s
         ({"dropout": 1.0}, "pointer.dropout is 1.0"),
         ({"pre_norm": 1}, "pointer.pre_norm is 1; allowed: true, false"),
         ({"packages": []}, "pointer.packages is "),
+        ({"tokens": "pieces"}, "pointer.tokens is 'pieces'; allowed: words, wordpiece"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(values, said):

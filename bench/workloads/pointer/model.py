@@ -5,7 +5,7 @@ Shapes: B windows, T words, D width, H hops.
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
@@ -13,9 +13,10 @@ from pydantic import Field
 from torch import nn
 
 from bench.core.checked import Allowed, Flag, FromOne, Layers, Length, Width
+from bench.core.identity import LATER
 from bench.workloads.code.corpus import STANDARD_LIBRARY
 from bench.workloads.encoder import Classifier, Encoder, EncoderSettings, initialise
-from bench.workloads.pointer.corpus import CLASSES, FIRST_WORD
+from bench.workloads.pointer.corpus import CLASSES, FIRST_WORD, Tokens
 
 _STD, _WIDTH = 0.02, 768  # of initial linear weights, at this width: BERT's; narrower models start with larger ones
 _NEAR = 0.02  # how far from a wanted number of parameters a narrower model may be
@@ -28,8 +29,8 @@ class PointerSettings:
     Args:
         layers, width, heads, feed_forward, dropout, pre_norm: of the encoder, see
             :class:`bench.workloads.encoder.EncoderSettings`.
-        vocabulary: ids of words; 8 of them are no word of the text.
-        context: words of a window.
+        vocabulary: ids of tokens; 8 of those of words are no word of the text.
+        context: tokens of a window.
         hops: labels of each word: of the word that it points to, of the word which that one points to, and so on.
         compress_table: make the word embedding a target of the methods as well.
         evaluated: windows that are evaluated for choosing, and as many for reporting, where the text has them.
@@ -37,6 +38,8 @@ class PointerSettings:
         files: which files of a ``data_folder`` are read, by a pattern on their names.
         packages: whose Python source is read without a folder: ``python`` for the standard library, and names of
             installed packages.
+        tokens: ``words``, or ``wordpiece`` for pieces of words in BERT's vocabulary if it is at hand and fits, else in
+            one that is trained on the text.
 
     Raises ValueError: heads that do not divide the width, hops that leave every window, or no packages.
     """
@@ -59,6 +62,7 @@ class PointerSettings:
     packages: Annotated[tuple[str, ...], Field(min_length=1), Allowed("a list, such as [python,numpy]")] = (
         STANDARD_LIBRARY,
     )
+    tokens: Tokens = field(default="words", metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "packages", tuple(self.packages))  # cells hold a list

@@ -1,7 +1,9 @@
 """The workload: random windows of words, the loss at every label, held-out text for choosing and for reporting."""
 
+import copy
 import functools
 import hashlib
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,7 +22,7 @@ from bench.protocol.budget import Budget
 from bench.workloads.base import BaseWorkload, check_batch_size
 from bench.workloads.code.tokens import cache_folder
 from bench.workloads.encoder import block_targets
-from bench.workloads.pointer.corpus import NO_LABEL, Ids, PointerText, Side, pointer_text
+from bench.workloads.pointer.corpus import NO_LABEL, PointerText, Side, pointer_text
 from bench.workloads.pointer.model import PointerModel, PointerSettings
 from bench.workloads.pointer.probes import Featured, Frequencies, LinearProbe, bag, ngrams, skip_pairs
 
@@ -43,7 +45,11 @@ _LINEAR: Mapping[str, tuple[Featured, int]] = {
 
 
 class PointerWorkload(BaseWorkload):
-    """Windows of words; batches are ``tokens``, int64 (B, T), and ``labels``, int64 (B, T, H)."""
+    """Windows of a text; batches are ``tokens``, int64 (B, T), and ``labels``, int64 (B, T, H).
+
+    Tokens of the whole text and their labels are made once. A batch is gathered from them, on the device that holds
+    them.
+    """
 
     name, Settings, training_plan = "pointer", PointerSettings, Budget
     datasets: ClassVar[tuple[str, ...]] = ()
@@ -55,8 +61,13 @@ class PointerWorkload(BaseWorkload):
         self.sequence_length = context
         self.data_hash = hashlib.sha256(f"{text.data_hash} {settings.vocabulary} {context} {hops}".encode()).hexdigest()
         sides: tuple[Side, ...] = ("train", "validation", "test")
-        self._windows = {side: text.grid(side, context, settings.evaluated) for side in sides}
-        self._labels = {side: text.labels(windows, hops) for side, windows in self._windows.items()}
+        ahead, labels = text.ways(hops)
+        held = {"tokens": text.ids, "ahead": ahead, "labels": labels}
+        self._held = {name: torch.from_numpy(values) for name, values in held.items()}
+        grids = {side: torch.from_numpy(text.grid(side, context, settings.evaluated)) for side in sides}
+        self._evaluated = {side: self._gathered(grid) for side, grid in grids.items()}
+        self._windows = {side: batch["tokens"].numpy() for side, batch in self._evaluated.items()}
+        self._labels = {side: batch["labels"].numpy() for side, batch in self._evaluated.items()}
         for side, labels in self._labels.items():
             if not (labels[..., -1] != NO_LABEL).any():
                 raise DataError(
@@ -66,7 +77,8 @@ class PointerWorkload(BaseWorkload):
         self.training_examples = self.examples_per_epoch = len(text.blocks("train")) * text.block // context
         layers = settings.layers
         number = NUMBERS[layers] if layers < len(NUMBERS) else layers
-        epoch = f"An epoch is {self.training_examples:,} random windows of {context} words."
+        kind = "words" if settings.tokens == "words" else "pieces of words"
+        epoch = f"An epoch is {self.training_examples:,} random windows of {context} {kind}."
         self.words = Words(f"{number}-block encoder of width {settings.width}", epoch, "window", "held-out text")
 
     @classmethod
@@ -77,7 +89,8 @@ class PointerWorkload(BaseWorkload):
         """
         if data.fetch:
             raise DataError("fetch is true, but workload=pointer downloads nothing; use fetch=false.")
-        text = pointer_text(data.data_folder, settings.files, settings.packages, settings.vocabulary, settings.context)
+        sizes = (settings.vocabulary, settings.context, settings.tokens)
+        text = pointer_text(data.data_folder, settings.files, settings.packages, *sizes)
         if data.dataset not in ("auto", text.name):
             raise DataError(f"dataset is {data.dataset!r}; the text on this machine is: {text.name} (or auto).")
         return cls(settings, text)
@@ -120,7 +133,8 @@ class PointerWorkload(BaseWorkload):
         steps = times * settings.probe_windows // size
         source = np.random.default_rng(_PROBE_SEED)
         starts = self.text.draw("train", settings.context, steps * size, source).reshape(steps, size)
-        probe.fit(map(self._batch, starts), steps, self.loss)
+        gathered = map(self._gathered, torch.from_numpy(starts).to(self._held["tokens"].device))
+        probe.fit(({name: tensor.cpu() for name, tensor in batch.items()} for batch in gathered), steps, self.loss)
         return probe
 
     def build(self) -> PointerModel:
@@ -140,24 +154,31 @@ class PointerWorkload(BaseWorkload):
         check_batch_size(batch_size)
         if split not in ("train", "validation"):
             raise ValueError(f"split is {split!r}; allowed: train, validation")
-        held_out = self._windows["validation"]
-        count = (self.training_examples or 0) if split == "train" else len(held_out)
+        held_out = self._evaluated["validation"]
+        count = (self.training_examples or 0) if split == "train" else len(held_out["tokens"])
         if batch_size > count:
             raise ValueError(f"batch_size is {batch_size}; allowed: 1 to the {count} windows")
         full = count // batch_size
         if split == "validation":
-            windows = held_out[: full * batch_size].reshape(full, batch_size, -1)
-            return map(self._labelled, windows[start:])
+            parts = zip(*(tensor.split(batch_size) for tensor in held_out.values()), strict=True)
+            return (dict(zip(held_out, part, strict=True)) for part in itertools.islice(parts, start, full))
         source = np.random.default_rng(seed)
         starts = self.text.draw("train", self.settings.context, full * batch_size, source).reshape(full, batch_size)
-        return map(self._batch, starts[start:])
+        return map(self._gathered, torch.from_numpy(starts[start:]).to(self._held["tokens"].device))
 
-    def _batch(self, starts: Ids) -> Batch:
-        return self._labelled(self.text.windows(starts, self.settings.context))
+    def held_on(self, device: str) -> Self:
+        """Return the workload with its tokens and labels on a device, where batches then lie."""
+        held = copy.copy(self)
+        held._held = {name: tensor.to(device) for name, tensor in self._held.items()}
+        return held
 
-    def _labelled(self, windows: Ids) -> Batch:
-        labels = self.text.labels(windows, self.settings.hops)
-        return {"tokens": torch.from_numpy(windows), "labels": torch.from_numpy(labels)}
+    def _gathered(self, starts: torch.Tensor) -> Batch:
+        """Return the windows that begin at these places (B,), with their labels."""
+        held = self._held
+        within = torch.arange(self.settings.context, device=held["tokens"].device)  # (T,)
+        places = starts[:, None] + within  # (B, T)
+        leaves = within[:, None] + held["ahead"][places] >= len(within)  # (B, T, H)
+        return {"tokens": held["tokens"][places], "labels": held["labels"][places].masked_fill(leaves, NO_LABEL)}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy in nats of the labels of a hop, averaged over hops, on the model's device."""
