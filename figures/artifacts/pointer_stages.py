@@ -27,14 +27,9 @@ from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
-from figures.stats.searches import against, comparable, searched
+from figures.stats.pointer import EXPERIMENT, FROM_SCRATCH, SCRATCH, searched_by_way
+from figures.stats.searches import against
 from figures.stats.sizes import equal_size
-
-EXPERIMENT, SCRATCH = "pointer_stages", "pointer"
-
-#: How the entries are chosen that close, by the setting ``late`` of the arm.
-_WAYS = {"saliency": "closed by saliency", "magnitude": "closed by magnitude", "paper": "published late stage"}
-_FROM_SCRATCH = "from scratch"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,29 +43,16 @@ def select(records: Records) -> list[Stages]:
     """Return a page for each device with two-stage trainings; arms from scratch are those of their sizes."""
     pages = []
     for device, df in frame.by_device(records):
-        runs = df[(df["measure"] == "train") & df["experiment"].isin([EXPERIMENT, SCRATCH])]
-        runs = runs.assign(
-            way=frame.column(runs, "method.late", "paper")
-            .map(_WAYS)
-            .where(runs["target_ratio"].notna(), _FROM_SCRATCH),
-            target=runs["target_ratio"].astype(float).fillna(0.0),
-        )
-        if (runs["way"] == _FROM_SCRATCH).all():
+        lines, kept, left_out = searched_by_way(df)
+        if lines.empty:
             continue
-        found, kept, left_out = [], [], list[str]()
-        for (way, target), alike in frame.groups(runs, ["way", "target"]):
-            newest, notes = comparable(alike, f"training(s) {way}")
-            found.append(searched(newest).assign(way=way, target=target))
-            kept.append(newest)
-            left_out += notes
-        lines = pd.concat(found, ignore_index=True)
-        staged = lines.loc[lines["way"] != _FROM_SCRATCH, "parameters"]
+        staged = lines.loc[lines["way"] != FROM_SCRATCH, "parameters"]
         is_shown = [
-            line.way != _FROM_SCRATCH or line.arm == DENSE or any(equal_size(line.parameters, one) for one in staged)
+            line.way != FROM_SCRATCH or line.arm == DENSE or any(equal_size(line.parameters, one) for one in staged)
             for line in frame.each(lines)
         ]
         lines = lines[is_shown].sort_values(["parameters", "test_loss"], ascending=[False, True], ignore_index=True)
-        pages.append(Stages(**device, df=frame.oldest_first(pd.concat(kept)), left_out=tuple(left_out), lines=lines))
+        pages.append(Stages(**device, df=frame.oldest_first(kept), left_out=tuple(left_out), lines=lines))
     return pages
 
 
@@ -113,7 +95,7 @@ def _closed(run: Record | None) -> list[str]:
 
 def beside_scratch(lines: pd.DataFrame) -> pd.DataFrame:
     """Return how far staged arms are apart from the same arm of their size from scratch."""
-    scratch = lines["way"] == _FROM_SCRATCH
+    scratch = lines["way"] == FROM_SCRATCH
     return against(lines[~scratch], lines[scratch], ["arm", "optimizer", "train_steps"])
 
 
