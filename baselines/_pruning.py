@@ -41,9 +41,10 @@ class Parts:
     is_open: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        count = self.writer.in_features // self.width
-        self.saliency = torch.zeros(count, device=self.writer.weight.device)
-        self.is_open = torch.ones(count, dtype=torch.bool, device=self.writer.weight.device)
+        count, device = self.writer.in_features // self.width, self.writer.weight.device
+        device = torch.device("cpu") if device.type == "meta" else device  # sizes are known without weights
+        self.saliency = torch.zeros(count, device=device)
+        self.is_open = torch.ones(count, dtype=torch.bool, device=device)
 
     @property
     def weights(self) -> int:

@@ -156,7 +156,7 @@ class Artifact(Generic[S]):
 
 
 def _verdicts(rules: Sequence[Rule], claims: Claims, selection: frame.Page, table: pd.DataFrame) -> list[Verdict]:
-    """Return a verdict per rule whose claim is about a workload of these records, in the order of the rules."""
+    """Return a verdict per rule whose claim or bed is about a workload of these records, in the order of the rules."""
     verdicts, workloads = [], set(selection.df["workload"])
     for rule in rules:
         if rule.claim_id not in claims:
@@ -164,4 +164,6 @@ def _verdicts(rules: Sequence[Rule], claims: Claims, selection: frame.Page, tabl
         claim = claims[rule.claim_id]
         if not workloads or (rule.workload or claim.workload) in ("", *workloads):
             verdicts.append(rule.verdict(claim, selection, table))
+        elif rule.bed and rule.bed.workload in workloads and (found := rule.on_bed(claim, selection, table)):
+            verdicts.append(found)
     return verdicts

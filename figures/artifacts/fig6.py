@@ -87,7 +87,8 @@ def by_step(study: Study) -> bool:
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     """Return whether the curve is by step, what the band is, and the first slot whose stage aims at a size."""
-    later = next((slot for slot in study.slots if slot.has_target), None)
+    shares_stages = study.searched is None  # else each run has a rate, and so a first stage, of its own
+    later = next((slot for slot in study.slots if slot.has_target and shares_stages), None)
     more = {"by_step": by_step(study), "band": band_words(study), "later": later}
     return {**training.about_study(study, table), **more}
 
@@ -130,7 +131,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     for row in each(rows):
         line = found[found["run"] == row.run]
         # what continues another curve begins at a marker that is there already
-        continues = row.arm.startswith(COMERA) and row.has_target
+        continues = row.arm.startswith(COMERA) and row.has_target and study.searched is None
         style = {"markersize": 4.5, "markevery": slice(int(continues), None)}
         x = line["step" if steps else "epoch"]
         draw_run(axes, x, line, metric.name, strokes[row.run], **style)
@@ -158,7 +159,7 @@ ARTIFACT = Artifact(
     heading="Fig. 6: validation accuracy per epoch",
     summary="validation accuracy per epoch, dense against CoMERA; an image per device and dataset",
     order=30,
-    **training.OF_STUDIES,
+    **training.OF_STUDIES_AND_BED,
     table=table,
     shown=shown,
     about=about,

@@ -27,26 +27,12 @@ from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
-from figures.stats.searches import OWN, against, comparable, searched
+from figures.stats.pointer import BEDS, FROM_SCRATCH, searched_by_way
+from figures.stats.searches import OWN, against
 from figures.stats.sizes import equal_size
-
-#: Experiments of two-stage training, with that of arms from scratch on the same data.
-BEDS = {"pointer_stages": "pointer", "text_stages": "formats_small"}
-
-#: How an arm comes to its size, by the setting ``late``.
-_WAYS = {
-    "saliency": "closed by saliency",
-    "magnitude": "closed by magnitude",
-    "paper": "published late stage",
-    "recompress": "rounded at once",
-}
-_FROM_SCRATCH, _CUT = "from scratch", "cut at once by magnitude"
 
 #: The accuracy in % that counts as learned.
 ENOUGH = 95.0
-
-#: From this share of a late stage on, what is kept to train on leaves the curve no more than a step.
-_AT_ONCE = 0.99
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,65 +45,35 @@ class Stages(frame.Page):
     lines: pd.DataFrame
 
 
-def _way(run: Any) -> str:
-    """Say how the arm of a training, a row of the frame, comes to its size, and what differs from the recipe."""
-    if pd.isna(run.target_ratio):
-        words = [_FROM_SCRATCH]
-    elif run.method == DENSE:
-        words = ["heads and columns closed"]
-    else:
-        settings = frame.settings_of(run.record, "method_settings")
-        late = settings.get("late", "paper")
-        at_once = late == "magnitude" and settings.get("recovery", 0.0) >= _AT_ONCE
-        words = [_CUT if at_once else _WAYS[late]]
-        words += ["low rank"] * (settings.get("order") == 1)
-    model = frame.settings_of(run.record, "workload_settings")
-    words += ["post-LN"] * (model.get("pre_norm") is False)
-    words += ["tensorized table"] * bool(model.get("compress_table"))
-    plan = frame.settings_of(run.record, "training")
-    optimizer = plan["recipe"]["optimizer"]
-    words += ["its own optimizer" if optimizer == OWN else "AdamW"] * (optimizer != "muon")
-    words += ["constant rates"] * (plan["schedule"]["final"] == 1)
-    return ", ".join(words)
-
-
 def select(records: Records) -> list[Stages]:
     """Return a page for each device and bed with two-stage trainings; arms from scratch are those of their sizes.
 
     Arms from scratch that differ from the others in more than rate and optimizer are the recipe taken apart.
     """
     pages = []
-    for device, of_device in frame.by_device(records):
-        for experiment, scratch in BEDS.items():
-            df = of_device[(of_device["measure"] == "train") & of_device["experiment"].isin([experiment, scratch])]
-            if experiment not in set(df["experiment"]):
+    for device, df in frame.by_device(records):
+        for experiment in BEDS:
+            lines, kept, left_out = searched_by_way(df, experiment)
+            if lines.empty:
                 continue
-            df = df[frame.column(df, "training.recipe.optimizer").notna()]
-            runs = df.assign(
-                way=[_way(run) for run in frame.each(df)], target=df["target_ratio"].astype(float).fillna(0.0)
-            )
-            found, kept, left_out = [], [], list[str]()
-            for (way, target), alike in frame.groups(runs, ["way", "target"]):
-                newest, notes = comparable(alike, f"training(s) {way}")
-                found.append(searched(newest).assign(way=way, target=target))
-                kept.append(newest)
-                left_out += notes
-            lines = pd.concat(found, ignore_index=True)
             staged = lines.loc[lines["target"] > 0, "parameters"].dropna()
             is_shown = [
                 line.target > 0
                 or line.arm == DENSE
-                or (line.way != _FROM_SCRATCH and line.optimizer != OWN)
+                or (line.way != FROM_SCRATCH and line.optimizer != OWN)
                 or any(equal_size(line.parameters, one) for one in staged if pd.notna(line.parameters))
                 for line in frame.each(lines)
             ]
-            lines = lines[is_shown]
-            lines = lines.sort_values(["parameters", "test_loss"], ascending=[False, True], ignore_index=True)
-            rows = frame.oldest_first(pd.concat(kept))
+            runs = pd.Series([list(kept.loc[list(one), "record"]) for one in lines["chosen"]], lines.index)
+            lines = lines.assign(runs=runs)[is_shown]
             place = experiment.removesuffix("_stages")
-            suffix = () if place == "pointer" else (place,)
             page = Stages(
-                **device, df=rows, left_out=tuple(left_out), place=place, suffix=suffix, lines=lines
+                **device,
+                df=frame.oldest_first(kept),
+                left_out=tuple(left_out),
+                place=place,
+                suffix=() if experiment == next(iter(BEDS)) else (place,),
+                lines=lines.sort_values(["parameters", "test_loss"], ascending=[False, True], ignore_index=True),
             )
             pages.append(page)
     return pages
@@ -181,7 +137,7 @@ def _closed(run: Record | None) -> list[str]:
 
 def beside_scratch(lines: pd.DataFrame) -> pd.DataFrame:
     """Return how far staged arms are apart from the same arm of their size from scratch."""
-    scratch = lines["way"] == _FROM_SCRATCH
+    scratch = lines["way"] == FROM_SCRATCH
     return against(lines[~scratch], lines[scratch], ["arm", "optimizer", "train_steps"])
 
 

@@ -58,7 +58,7 @@ ARTIFACT = Artifact(
     summary="accuracy with its bounds, size and compression of dense, early and late stages, beside the published; "
     "a table per device and dataset",
     order=130,
-    **training.OF_STUDIES,
+    **training.OF_STUDIES_AND_BED,
     table=table,
     shown=shown,
     about=about,

@@ -87,7 +87,7 @@ ARTIFACT = Artifact(
     heading="Ranks by stage",
     summary="ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
     order=140,
-    **training.OF_STUDIES,
+    **training.OF_STUDIES_AND_BED,
     table=table,
     shown=shown,
     about=about,

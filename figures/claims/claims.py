@@ -159,13 +159,14 @@ class Verdict:
     """What became of one published claim on one device: as it was published, and against the fair baseline.
 
     The fair baseline is the strongest form of each side that a user would pick; ``fair`` is None where no rival takes
-    part in a claim, which then has one outcome.
+    part in a claim, which then has one outcome. ``bed`` is the judgement on other data, where these tell methods apart.
     """
 
     claim: Claim
     device: str
     published: Judgement
     fair: Judgement | None = None
+    bed: Judgement | None = None
 
     @property
     def outcome(self) -> Outcome:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from figures.claims.claims import Claim, Judgement, Verdict
+from figures.claims.claims import Claim, Judgement, Verdict, untested
 
 DeviceKind = Literal["cpu", "cuda", "any"]
 
@@ -13,6 +13,26 @@ Judge = Callable[[Claim, Any, Any], Judgement]
 
 #: When a number holds against a claim, in the words of the ledger; the tolerance is the rule's.
 REACHES, AT_MOST, ABOVE_ONE = ">= published - tolerance", "<= published + tolerance", "> 1"
+
+#: Heads the judgement on a :class:`Bed`, and says why it is no verdict on the claim.
+ON_BED, ELSEWHERE = "on a bed that decides", "The claim is about other data"
+
+
+@dataclass(frozen=True)
+class Bed:
+    """A workload that tells methods apart, to judge a claim on whose own data cannot be had or decides nothing.
+
+    Args:
+        workload: whose records are judged.
+        experiment: the one that makes them.
+        quantity: the expression over records that is judged.
+        judge: the judgement on one page of them, from what a rule's ``judge`` takes; None where no run bears on it.
+    """
+
+    workload: str
+    experiment: str
+    quantity: str
+    judge: Callable[[Claim, Any, Any], Judgement | None]
 
 
 @dataclass(frozen=True)
@@ -29,6 +49,7 @@ class Rule:
         fair, fair_quantity: the same against the strongest form of each side that a user would pick, and the expression
             that is judged there; None where no rival takes part in the claim.
         workload: whose records decide it, where that is called otherwise than the claim has it.
+        bed: by what it is judged on a bed that decides; that never changes the verdict itself.
 
     Example:
         >>> def judge(claim, page, rows):
@@ -48,6 +69,7 @@ class Rule:
     fair: Judge | None = None
     fair_quantity: str = ""
     workload: str = ""
+    bed: Bed | None = None
 
     @property
     def expression(self) -> str:
@@ -64,3 +86,11 @@ class Rule:
         published = self.judge(claim, selection, rows)
         fair = self.fair(claim, selection, rows) if self.fair else None
         return Verdict(claim, selection.device, published, fair)
+
+    def on_bed(self, claim: Claim, selection: Any, rows: Any) -> Verdict | None:
+        """Return what a page of the bed's records makes of the claim, which they do not decide; None where none can."""
+        found = self.bed.judge(claim, selection, rows) if self.bed else None
+        if found is None:
+            return None
+        published = untested(f"{ELSEWHERE}. {ON_BED[0].upper()}{ON_BED[1:]}: {found.outcome}. {found.why}", found.ours)
+        return Verdict(claim, selection.device, published, bed=found)

@@ -10,6 +10,7 @@ from figures import frame
 from figures.arms import DENSE
 from figures.columns import Format
 from figures.draw.style import WHISKER, nothing_drawn
+from figures.stats import pointer
 from figures.stats.metric import LeadingMetric, Score, score
 from figures.stats.studies import EXPERIMENT, PROBES, Runs, Study, studies
 from figures.stats.time_values import workload_words
@@ -22,6 +23,14 @@ OF_STUDIES: dict[str, Any] = {
     "measure": "train",
     "lenders": PROBES,
     "select": studies,
+}
+
+#: The same with two-stage training on pointer labels, a bed that tells methods apart.
+OF_STUDIES_AND_BED: dict[str, Any] = {
+    **OF_STUDIES,
+    "experiments": (*OF_STUDIES["experiments"], pointer.EXPERIMENT),
+    "lenders": (*PROBES, pointer.SCRATCH, pointer.PROBE),
+    "select": pointer.studies_and_bed,
 }
 
 #: What became of a run, as columns of a table.

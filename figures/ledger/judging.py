@@ -23,6 +23,7 @@ from figures.claims.claims import (
     Outcome,
     Verdict,
     read_claims,
+    untested,
 )
 from figures.claims.rule import Rule
 from figures.frame import Records
@@ -72,6 +73,14 @@ class Entry:
             return "No rival takes part in this claim."
         return _together((verdict.device, verdict.fair.why) for verdict in self.verdicts if verdict.fair)
 
+    @property
+    def beds(self) -> tuple[tuple[str, Judgement], ...]:
+        """Return by device the judgements on a bed that decides; one without a device where no record bears on it."""
+        if self.rule.bed is None:
+            return ()
+        found = tuple((verdict.device, verdict.bed) for verdict in self.verdicts if verdict.bed)
+        return found or (("", untested(f"No record of {self.rule.bed.experiment} bears on it.")),)
+
 
 def combined(outcomes: Iterable[Outcome]) -> Outcome:
     """One outcome for several; what was measured goes before what was predicted.
@@ -115,11 +124,14 @@ def _of_pages(judged: Sequence[tuple[str, Judgement]]) -> Judgement:
 
 
 def _on_device(judged: Sequence[Judged]) -> Verdict:
-    """One verdict for those of all pages of a device on a claim."""
+    """One verdict for those of all pages of a device on a claim; pages of a bed count where there are no others."""
     first = judged[0][1]
-    fair = [(place, one.fair) for place, one in judged if one.fair]
-    published = _of_pages([(place, one.published) for place, one in judged])
-    return Verdict(first.claim, first.device, published, _of_pages(fair) if fair else None)
+    own = [(place, one) for place, one in judged if not one.bed] or judged
+    fair = [(place, one.fair) for place, one in own if one.fair]
+    beds = [(place, one.bed) for place, one in judged if one.bed]
+    published = _of_pages([(place, one.published) for place, one in own])
+    others = (_of_pages(pages) if pages else None for pages in (fair, beds))
+    return Verdict(first.claim, first.device, published, *others)
 
 
 def claims_of(all_artifacts: Iterable[Artifact[Any]]) -> dict[str, Claim]:
@@ -166,11 +178,13 @@ def judge(records: Records, claims: Mapping[str, Claim] | None = None) -> list[E
         wanted = {claim_id for claim_id, (_, owner) in rules.items() if owner is artifact}
         for place, verdict in artifact.judge(df, claims, wanted):
             found[verdict.claim.id].setdefault(verdict.device, []).append((place, verdict))
+    beds = {rule.bed.experiment for rule, _ in rules.values() if rule.bed}  # whose records decide no claim
     entries = []
     for name, claim in claims.items():
         (rule, owner), devices = rules[name], found[name]
         verdicts = tuple(_on_device(devices[one]) for one in sorted(devices))
-        entries.append(Entry(claim, rule, owner.experiments, verdicts))
+        experiments = tuple(one for one in owner.experiments if one not in beds)
+        entries.append(Entry(claim, rule, experiments, verdicts))
     return entries
 
 

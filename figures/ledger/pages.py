@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
+from figures.claims.rule import ON_BED
 from figures.ledger.judging import Entry, compared, fairness, rolled_up, summary
 from figures.text import csv, to_markdown
 
@@ -26,6 +27,8 @@ _NOTES = (
     "?: a transcription from memory, unconfirmed.",
     "As published: the arms that the paper compares. Fair baseline: of each side the strongest form that a user would "
     "pick (checkpointed, sparse, compiled, per layer, low rank of equal size); where no rival takes part, the same.",
+    f"{ON_BED[0].upper()}{ON_BED[1:]}: the same question on other data, which tell methods apart; it changes no "
+    "verdict and no count.",
     "By construction: initial ranks or an enforced target give it, whatever is learned. Predicted: not measured.",
     "Implemented: some experiment decides it. Executed: some record bears on it. Decided: by records of the device, "
     "model and data that it names. Reproduced: it agrees by what was measured. Given: it agrees by construction or by "
@@ -62,6 +65,22 @@ def _compared(entries: Sequence[Entry]) -> pd.DataFrame:
             "with the fair baseline": f"{entry.fair_outcome}. {entry.fair_why}",
         }
         for entry in compared(entries)
+    ]
+    return pd.DataFrame(lines)
+
+
+def _on_beds(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Return a line per claim and device that is judged on a bed that decides."""
+    lines = [
+        {
+            "claim": f"{entry.claim.id}, {_published(entry)}: {entry.claim.subject}",
+            ON_BED: judgement.outcome,
+            "device": device,
+            "ours": judgement.ours_text,
+            "why": judgement.why,
+        }
+        for entry in entries
+        for device, judgement in entry.beds
     ]
     return pd.DataFrame(lines)
 
@@ -112,6 +131,10 @@ def to_text(entries: Sequence[Entry]) -> str:
                     why = f"{one.device}: {one.fair.ours_text}. {one.fair.why}"
                     table.add_row(Text("  with the fair baseline"), fair, Text(one.fair.outcome), Text(why))
                 claim = decided = fair = Text("")  # they stand in the first line
+            for device, judgement in entry.beds:
+                where = f"{device}: {judgement.ours_text}. " if device else ""
+                what = Text(f"{rule.bed.experiment}: {rule.bed.quantity}" if rule.bed else "")
+                table.add_row(Text(f"  {ON_BED}"), what, Text(judgement.outcome), Text(f"{where}{judgement.why}"))
             table.add_row()
         console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
@@ -132,6 +155,8 @@ def to_markdown_page(entries: Sequence[Entry]) -> str:
     found, counts = _compared(entries), rolled_up(entries)
     if len(found):
         parts += [to_markdown(found, frozenset(found.columns)).rstrip()]
+    on_beds = _on_beds(entries)
+    parts += [f"## {ON_BED[0].upper()}{ON_BED[1:]}", to_markdown(on_beds, frozenset(on_beds.columns)).rstrip()]
     parts += [f"## {HOW_FAR}", in_short(entries)]
     parts += [to_markdown(counts, frozenset({"artifact"})).rstrip()]
     parts += ["\n".join(f"* {note}" for note in _NOTES)]
@@ -188,6 +213,10 @@ def to_csv(entries: Sequence[Entry]) -> str:
             "fair_decided_by": entry.rule.fair_quantity,
             "fair_ours": one.fair.ours_text if one.fair else "",
             "fair_why": one.fair.why if one.fair else "",
+            "bed_decided_by": f"{entry.rule.bed.experiment}: {entry.rule.bed.quantity}" if entry.rule.bed else "",
+            "bed_verdict": one.bed.outcome if one.bed else "",
+            "bed_ours": one.bed.ours_text if one.bed else "",
+            "bed_why": one.bed.why if one.bed else "",
         }
         for entry in entries
         for one in entry.lines

@@ -4,7 +4,7 @@ One seed: what varies is the choice of validation examples alone. A share of rig
 mean of numbers and every difference a (paired) bootstrap over the examples. Several seeds: both are resampled, the
 seeds and, the same for all of them, the examples. Fewer than six seeds are too few for a 95 % interval, since the
 bootstrap underestimates their spread: such bounds are called a bootstrap over seeds and examples and no interval. A
-metric that is no mean over examples has no bounds.
+metric that is no mean over examples has no bounds, or where it asks for that the range over seeds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LeadingMetric:
-    """The leading metric of a record; the fields are those of :class:`bench.protocol.Metric`.
+    """The leading metric of a record; the fields are those of :class:`bench.protocol.Metric`, and ``by_seed``.
+
+    ``by_seed``: whether several seeds have their range as bounds where no example has a value of its own.
 
     >>> accuracy = LeadingMetric("accuracy", "validation accuracy", "%")
     >>> accuracy.heading, accuracy.axis, accuracy.written(79.44), accuracy.unit_apart
@@ -41,6 +43,7 @@ class LeadingMetric:
     guess: float | None = None
     probe: float | None = None
     probe_text: str = ""
+    by_seed: bool = False
 
     @property
     def short(self) -> str:
@@ -89,8 +92,8 @@ class MetricValue:
     examples: int | None = None
 
 
-#: What a score's bounds are: none, a 95 % interval, or a bootstrap over too few seeds for one.
-ScoreKind = Literal["", "interval", "bootstrap"]
+#: What a score's bounds are: none, a 95 % interval, a bootstrap over too few seeds for one, or the range over seeds.
+ScoreKind = Literal["", "interval", "bootstrap", "range"]
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ class Score:
     def bounds_are(self) -> str:
         """Name what the bounds are; empty where there are none."""
         interval = f"{CONFIDENCE:.0%} interval"
-        return {"": "", "interval": interval, "bootstrap": "bootstrap over seeds"}[self.kind]
+        words = {"bootstrap": "bootstrap over seeds", "range": "range over seeds"}
+        return {"": "", "interval": interval, **words}[self.kind]
 
     def text(self, sign: bool = False, unit: bool = False) -> str:
         """Write the value with its bounds, such as ``79.4 [76.5, 81.9]``; with ``sign`` as a difference."""
@@ -150,6 +154,8 @@ def _stacked(models: Sequence[MetricValue]) -> Values | None:
 def _bootstrapped(metric: LeadingMetric, means: Sequence[float], values: Values | None, examples: int | None) -> Score:
     """Return the mean over seeds, with bootstrap bounds where there are ``values`` (seed, example)."""
     seeds = len(means)
+    if values is None and metric.by_seed and seeds > 1:
+        return Score(metric, sum(means) / seeds, min(means), max(means), examples, seeds, "range")
     if values is None:
         return Score(metric, sum(means) / seeds, None, None, examples, seeds)
     kind: ScoreKind = "bootstrap" if 1 < seeds < MIN_LAUNCHES else "interval"

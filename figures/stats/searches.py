@@ -71,7 +71,8 @@ def _rates(runs: pd.DataFrame) -> pd.Series:
 def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return a line per arm, optimizer and ratio at the chosen rate, in the order of their first trainings.
 
-    ``run`` is the training of the searched seed, ``runs`` are those of all seeds, ``rates`` are those tried; ``timed`` may have the step of some.
+    ``run`` is the training of the searched seed, ``rates`` are those tried; ``timed`` may have the step of some.
+    ``chosen`` has the labels in ``runs`` of one training per seed at the chosen rate, or at any where none ended well.
     """
     df = _by_slot(runs).assign(
         rate=_rates(runs),
@@ -83,15 +84,15 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
         tried = every.dropna(subset="rate").drop_duplicates(["rate", "seed"], keep="last")
         most = tried[tried["seed"] == tried["seed"].mode().min()].sort_values("rate")  # of the seed with most rates
         best = most.dropna(subset="chosen_by").sort_values("chosen_by", kind="stable").head(1)
-        chosen = tried[tried["rate"].isin(best["rate"])].dropna(subset="reported")
-        reached = chosen["reported"]
+        chosen = tried[tried["rate"].isin(best["rate"])] if len(best) else tried.drop_duplicates("seed", keep="last")
+        reached = chosen["reported"].dropna()
         at_edge = best["rate"].isin(most["rate"].agg(["min", "max"])).any()
         remarks = ["best rate at an edge of those tried"] if at_edge else []
         if len(reached) < SURE_SEEDS:
             remarks.append(f"{len(reached)} seed{'s' * (len(reached) != 1)}")
         line = {
             "run": next(iter(best["record"]), None),
-            "runs": list(chosen["record"]),
+            "chosen": tuple(chosen.index),
             "rates": list(most["rate"]),
             "lr": best["rate"].min(),
             "at_edge": at_edge,

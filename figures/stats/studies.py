@@ -132,9 +132,14 @@ class Runs(frame.Page):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Study(Runs):
-    """At most one run per slot and seed; ``slots`` are those found and those expected, in drawing order."""
+    """At most one run per slot and seed; ``slots`` are those found and those expected, in drawing order.
+
+    ``searched`` has by slot a remark on the search of its rate, empty where there is none to make. It is None where
+    the experiment sets the rates.
+    """
 
     slots: tuple[TrainingSlot, ...]
+    searched: Mapping[TrainingSlot, str] | None = None
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -191,6 +196,8 @@ class Study(Runs):
             for words in dict.fromkeys(outcomes.values())
             if words
         ]
+        if remark := (self.searched or {}).get(row.slot):
+            lines.append(remark)
         if apart := max((abs(point.step - row.train_steps) for point in then.values()), default=0):
             lines.append(f"dense is compared up to {apart:.0f} steps before or after")
         if row.finished and not then and has_dense and row.arm != DENSE:

@@ -91,6 +91,10 @@ def test_what_cannot_be_pruned_is_refused_in_a_sentence():
     arm, model, optimizer = built()
     with pytest.raises(ValueError, match=r"target is 0.02; one head and one column .* weigh 0\.\d+ of it"):
         arm.begin_stage(Stage("prune", 40, 0.02), model, optimizer)
+    with torch.device("meta"):  # as plans are checked
+        arm, model, optimizer = built()
+    with pytest.raises(ValueError, match=r"target is 0\.02; one head"):
+        arm.begin_stage(Stage("prune", 40, 0.02), model, optimizer)
     assert "needs heads or inner columns" in arm.model_unsupported(nn.Sequential(nn.Linear(2, 2)), {"0": "classifier"})
     plain = dense.build(dense.Settings(recovery=0.5), "")
     assert plain.model_unsupported(model, TARGETS).startswith(

@@ -1,0 +1,189 @@
+"""Pointer labels beside SST-2: which trainings the pages show, and what the ledger makes of them.
+
+The records are committed ones; a case moves their accuracies or leaves some out.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_up import failed, stages_of_accuracy
+from pages import CLAIMS, committed, page, parsed, table
+
+from bench.core.record import Record
+from figures.arms import DENSE
+from figures.claims.claims import AGREEING, Judgement
+from figures.ledger.judging import Entry, judge
+from figures.ledger.pages import to_csv, to_markdown_page, to_text
+from figures.stats.metric import LeadingMetric, MetricValue, difference, score
+
+TARGET, WAY = 0.2, "saliency"
+
+
+def late_of(one: Record) -> str:
+    return str(json.loads(one.config_json)["method_settings"].get("late"))
+
+
+@functools.cache
+def bed() -> tuple[Record, ...]:
+    """Dense, its narrower form and CoMERA from scratch, one way and target of closing, and the probe."""
+    from_scratch = (DENSE, "dense:narrow", "comera")
+    return tuple(
+        one
+        for one in committed("fig6", "pointer_stages")
+        if (one.measure == "probe" and one.workload == "pointer")
+        or (one.experiment == "pointer" and one.arm in from_scratch and one.ratio in (None, 1.6008))
+        or (one.experiment == "pointer_stages" and one.target_ratio == TARGET and late_of(one) == WAY)
+    )
+
+
+def staged(one: Record) -> bool:
+    return one.experiment == "pointer_stages"
+
+
+def is_dense(one: Record) -> bool:
+    return one.arm == DENSE and one.measure == "train"
+
+
+def moved(one: Record, points: float) -> Record:
+    """The same training with another accuracy on the reported data."""
+    curve = [dict(row) for row in one.samples["curve"]]
+    for row in curve:
+        row["metrics"] = row["metrics"] | {"test_accuracy": row["metrics"]["test_accuracy"] + points}
+    metrics = one.metrics | {"test_accuracy": one.metrics["test_accuracy"] + points}
+    return dataclasses.replace(one, metrics=metrics, samples=one.samples | {"curve": curve})
+
+
+def published(one: Record) -> Record:
+    """The same training as if the published late stage had closed its ranks."""
+    cell = json.loads(one.config_json)
+    cell["method_settings"] |= {"late": "paper"}
+    return dataclasses.replace(one, config_json=json.dumps(cell), cell_id=f"{one.cell_id}-published")
+
+
+def entry_of(claim: str, records: Sequence[Record]) -> Entry:
+    return next(entry for entry in judge(list(records)) if entry.claim.id == claim)
+
+
+def on_bed(claim: str, records: Sequence[Record]) -> Judgement:
+    [(_, found)] = entry_of(claim, records).beds
+    return found
+
+
+def test_each_arm_is_shown_at_its_best_rate_with_the_accuracy_that_is_reported() -> None:
+    found = table("table_mnli", bed(), "arm")
+    assert set(found.index) == {DENSE, "dense:narrow", "comera", "comera:orthogonal, closed by saliency"}
+    dense = [one for one in bed() if is_dense(one)]
+    best = min((one for one in dense if one.seed == 0), key=lambda one: one.leading or float("inf"))
+    rate = json.loads(best.config_json)["training"]["recipe"]["lr"]
+    reported = [
+        one.metrics["test_accuracy"] for one in dense if json.loads(one.config_json)["training"]["recipe"]["lr"] == rate
+    ]
+    assert len(reported) == 3
+    row = found.loc[DENSE, ["test_accuracy", "test_accuracy_low", "test_accuracy_high"]]
+    assert row.tolist() == pytest.approx([sum(reported) / 3, min(reported), max(reported)], abs=1e-3)
+
+
+def test_the_reported_accuracy_chooses_no_rate() -> None:
+    before = table("fig6", bed())
+    worst = [one for one in bed() if is_dense(one) and one.metrics["test_accuracy"] < 90]
+    better = [moved(one, 99.99 - one.metrics["test_accuracy"]) if one in worst else one for one in bed()]
+    assert worst
+    assert table("fig6", better).equals(before)
+
+
+@pytest.mark.parametrize("name", ["fig6", "table_mnli", "table_ranks"])
+def test_pages_of_other_data_stay_as_they_are(name: str) -> None:
+    """A page is drawn for each target, and only where ranks closed."""
+    own = table(name, stages_of_accuracy())
+    with_scratch = [*stages_of_accuracy(), *(one for one in bed() if not staged(one))]
+    assert table(name, with_scratch).equals(own)
+
+
+def test_the_picture_has_the_mean_of_every_arm_at_every_step() -> None:
+    drawn = page("fig6", bed(), picture=True)
+    [axes] = drawn.files._draw().axes  # type: ignore[misc]
+    means = table("fig6", bed()).groupby(["run", "step"])["test_accuracy"].mean()
+    shown = {round(float(y), 2) for line in axes.lines for y in line.get_ydata()}
+    assert {round(value, 2) for value in means} <= shown
+    assert means.index.get_level_values("run").nunique() == 4
+
+
+def shifted(records: Sequence[Record], points: float) -> list[Record]:
+    """CoMERA's accuracies so many points away from where they are."""
+    return [moved(one, points) if one.arm.startswith("comera") else one for one in records]
+
+
+@pytest.mark.parametrize(
+    ("claim", "points", "outcome"),
+    [
+        ("mnli-same-accuracy", 0.0, "reproduced"),
+        ("mnli-same-accuracy", -1.0, "partly"),
+        ("mnli-early-acc", -9.0, "not reproduced"),
+        ("mnli-late02-acc", 0.0, "reproduced"),
+        ("mnli-late02-acc", -9.0, "not reproduced"),
+    ],
+)
+def test_the_margin_decides_on_the_bed_and_nothing_about_mnli(claim: str, points: float, outcome: str) -> None:
+    records = shifted([published(one) if staged(one) else one for one in bed()], points)
+    assert on_bed(claim, records).outcome == outcome
+    assert on_bed(claim, records).ours
+    assert entry_of(claim, records).outcome == "not tested here"
+
+
+@pytest.mark.parametrize("claim", ["mnli-same-accuracy", "mnli-late02-acc"])
+def test_two_seeds_or_a_dense_model_below_the_probe_decide_nothing(claim: str) -> None:
+    records = [published(one) if staged(one) else one for one in bed()]
+    few = on_bed(claim, [one for one in records if one.seed < 2])
+    assert (few.outcome, "2 seeds, 3 are needed" in few.why) == ("not tested here", True)
+    void = on_bed(claim, [moved(one, -40.0) if is_dense(one) else one for one in records])
+    assert (void.outcome, "Void" in void.why) == ("not tested here", True)
+
+
+def test_without_an_end_or_without_dense_a_page_says_so() -> None:
+    diverged = [failed(published(one), "diverged", "made up.") if staged(one) else one for one in bed()]
+    found = on_bed("mnli-late02-acc", diverged)
+    assert (found.outcome, "is diverged" in found.why) == ("not tested here", True)
+    found = on_bed("mnli-late02-acc", [published(one) for one in bed() if staged(one)])
+    assert (found.outcome, "dense is not recorded" in found.why) == ("not tested here", True)
+
+
+def test_another_way_of_closing_does_not_decide_the_published_one() -> None:
+    found = on_bed("mnli-late02-acc", bed())
+    assert (found.outcome, len(found.ours)) == ("not tested here", 1)
+    assert "reproduced" in found.why
+    both = [*bed(), *(moved(published(one), -9.0) for one in bed() if staged(one))]
+    assert (on_bed("mnli-late02-acc", both).outcome, len(on_bed("mnli-late02-acc", both).ours)) == ("not reproduced", 2)
+
+
+def test_the_bed_changes_no_verdict_and_each_form_of_the_ledger_has_it() -> None:
+    stages = stages_of_accuracy()
+    alone, beside = judge(stages), judge([*stages, *bed()])
+    for before, after in zip(alone, beside, strict=True):
+        assert (before.outcome, before.fair_outcome) == (after.outcome, after.fair_outcome)
+        assert not before.rule.bed or after.outcome not in AGREEING
+    with_bed = {entry.claim.id for entry in beside if entry.beds}
+    assert with_bed == {name for name in CLAIMS if name.endswith(("early-acc", "same-accuracy"))} | {
+        f"mnli-late{digits}-acc" for digits in ("08", "05", "02")
+    }
+    assert to_text(beside).count("  on a bed that decides") == len(with_bed)
+    assert "## On a bed that decides" in to_markdown_page(beside)
+    lines = parsed(to_csv(beside)).dropna(subset="bed_verdict")
+    assert set(lines["claim"]) == {"mnli-early-acc", "mnli-late02-acc", "mnli-same-accuracy"}
+
+
+@pytest.mark.parametrize(("by_seed", "bounds"), [(True, (50.0, 70.0)), (False, (None, None))])
+def test_only_a_metric_that_asks_for_it_has_the_range_over_seeds(by_seed: bool, bounds: tuple[Any, Any]) -> None:
+    metric = LeadingMetric("accuracy", "accuracy", "%", by_seed=by_seed)
+    seeds = {seed: MetricValue(value) for seed, value in enumerate((50.0, 60.0, 70.0))}
+    found = score(metric, seeds)
+    assert found is not None
+    assert (found.value, (found.low, found.high)) == (60.0, bounds)
+    apart = difference(metric, seeds, {seed: MetricValue(50.0) for seed in seeds})
+    assert apart is not None
+    assert (apart.value, apart.low) == (10.0, 0.0 if by_seed else None)
+    assert pd.isna(score(metric, {0: MetricValue(50.0)}).low)  # type: ignore[union-attr]
