@@ -38,13 +38,12 @@ class Parts:
     writer: nn.Linear
     width: int = 1
     saliency: torch.Tensor = field(init=False)
-    is_open: torch.Tensor = field(init=False)
+    is_open: list[bool] = field(init=False)
 
     def __post_init__(self) -> None:
-        count, device = self.writer.in_features // self.width, self.writer.weight.device
-        device = torch.device("cpu") if device.type == "meta" else device  # sizes are known without weights
-        self.saliency = torch.zeros(count, device=device)
-        self.is_open = torch.ones(count, dtype=torch.bool, device=device)
+        count = self.writer.in_features // self.width
+        self.saliency = torch.zeros(count, device=self.writer.weight.device)
+        self.is_open = [True] * count
 
     @property
     def weights(self) -> int:
@@ -60,11 +59,13 @@ class Parts:
 
     def columns(self) -> torch.Tensor:
         """Return whether each inner column is open."""
-        return self.is_open.repeat_interleave(self.width)
+        return torch.tensor(self.is_open, device=self.writer.weight.device).repeat_interleave(self.width)
 
     @torch.no_grad()
     def hold(self) -> None:
         """Keep what has gone at zero, whatever a step did to it."""
+        if all(self.is_open):
+            return
         is_open = self.columns()
         self.writer.weight.mul_(is_open)
         for layer in self.readers:
@@ -84,7 +85,7 @@ class Parts:
         self.writer.in_features = len(kept)
         if hasattr(self.owner, "heads"):
             self.owner.heads = len(kept) // self.width  # type: ignore[assignment]
-        self.saliency, self.is_open = self.saliency[self.is_open], self.is_open[self.is_open]
+        self.saliency, self.is_open = self.saliency[self.is_open], [True] * sum(self.is_open)
 
 
 def _keep(parameter: torch.Tensor, dim: int, kept: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
@@ -148,7 +149,7 @@ class Pruning:
     @property
     def size(self) -> int:
         """The weights of open parts."""
-        return sum(int(one.is_open.sum()) * one.weights for one in self.parts)
+        return sum(sum(one.is_open) * one.weights for one in self.parts)
 
     @property
     def least(self) -> int:
@@ -162,7 +163,7 @@ class Pruning:
         for one, at in self._next():
             if left <= wanted:
                 break
-            if int(one.is_open.sum()) > 1 and left - one.weights >= LEAST_SHARE * target:
+            if sum(one.is_open) > 1 and left - one.weights >= LEAST_SHARE * target:
                 one.is_open[at] = False
                 left -= one.weights
         self.hold()
@@ -171,9 +172,9 @@ class Pruning:
     def _next(self) -> Iterator[tuple[Parts, int]]:
         """Yield open parts, those of least saliency per weight first."""
         scores = [
-            (float(score) / one.weights, place, at)
+            (score / one.weights, place, at)
             for place, one in enumerate(self.parts)
-            for at, score in enumerate(one.saliency)
+            for at, score in enumerate(one.saliency.tolist())
             if one.is_open[at]
         ]
         for _, place, at in sorted(scores):
@@ -191,7 +192,7 @@ class Pruning:
 
     def cut(self, optimizer: torch.optim.Optimizer) -> bool:
         """Take out what has gone; whether there was any."""
-        gone = [one for one in self.parts if not bool(one.is_open.all())]
+        gone = [one for one in self.parts if not all(one.is_open)]
         for one in gone:
             one.cut(optimizer)
         return bool(gone)
@@ -201,13 +202,11 @@ class Pruning:
         return {
             "full": self.full,
             "saliency": [one.saliency.tolist() for one in self.parts],
-            "open": [one.is_open.tolist() for one in self.parts],
+            "open": [list(one.is_open) for one in self.parts],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self.full = state["full"]
         for one, saliency, is_open in zip(self.parts, state["saliency"], state["open"], strict=True):
-            device = one.saliency.device
-            one.saliency = torch.tensor(saliency, device=device)
-            one.is_open = torch.tensor(is_open, dtype=torch.bool, device=device)
+            one.saliency, one.is_open = torch.tensor(saliency, device=one.saliency.device), list(is_open)
