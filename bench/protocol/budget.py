@@ -12,7 +12,7 @@ from bench.protocol import Share, Stage, Steps
 from bench.protocol.recipe import Recipe
 from comera.protocol import Optimizer
 
-_Rate = Annotated[Annotated[float, Field(gt=0, le=1e3)] | None, Allowed("numbers above 0, up to 1,000, or null")]
+Rate = Annotated[Annotated[float, Field(gt=0, le=1e3)] | None, Allowed("numbers above 0, up to 1,000, or null")]
 _Norm = Annotated[float, Field(ge=0, le=1e9), Allowed("finite numbers from 0 (nothing is clipped) up")]
 _Part = Annotated[float, Field(ge=0, lt=1), Allowed("numbers from 0 to below 1")]
 _Steps = Annotated[int, Field(ge=1, le=10**9), Allowed("whole numbers from 1 to 1,000,000,000")]
@@ -64,8 +64,8 @@ class Budget:
 
     steps: _Steps = 1000
     optimizer: Optimizer = "adamw"
-    lr: _Rate = None
-    lr_rest: _Rate = None
+    lr: Rate = None
+    lr_rest: Rate = None
     beta2: _Part = 0.95
     momentum: _Part = 0.95
     weight_decay: _Part = 0.0
@@ -75,7 +75,7 @@ class Budget:
     decay: Literal["cosine", "linear"] = "cosine"
     final_rate: _Part = 0.0
     dense_steps: Steps = None
-    dense_lr: _Rate = None
+    dense_lr: Rate = None
     prune_steps: FromOne = 500
     prune_from: Annotated[_Part | None, Allowed("numbers from 0 to below 1, or null")] = None
     prune_targets: Annotated[tuple[Share, ...], Allowed("a list of shares, such as [0.5,0.25]")] = ()

@@ -8,7 +8,7 @@ Shapes: B rows, T tokens, K chosen ones of each row, D width, V vocabulary.
 
 import functools
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 import torch
@@ -16,9 +16,10 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.checked import Allowed, FromOne, Layers, Length, Rows, Width
+from bench.core.checked import Allowed, Flag, FromOne, Layers, Length, Rows, Width
+from bench.core.identity import LATER
 from bench.workloads.code.corpus import STANDARD_LIBRARY
-from bench.workloads.encoder import Block, Embeddings, EncoderSettings, initialise
+from bench.workloads.encoder import Encoder, EncoderSettings, initialise
 
 _LAYER_NORM_EPS = 1e-9
 _STD, _WIDTH = 0.02, 1024  # of initial weights, at this width: BERT's; elsewhere products keep the size they have there
@@ -36,6 +37,8 @@ class CodeSettings:
             Functions in a ``data_folder`` go before.
         most_tokens: the training files are cut to about so many, spread evenly over them; None: all are used.
         windows: rows of each held-out file that are evaluated.
+        pre_norm: whether sub-layers read normalised input, instead of the paper's norm of their sum, as in
+            :class:`bench.workloads.encoder.EncoderSettings`.
 
     Raises ValueError: heads that do not divide the width, rows longer than there are positions, or no packages.
     """
@@ -56,6 +59,7 @@ class CodeSettings:
     )
     most_tokens: Annotated[FromOne | None, Allowed("whole numbers from 1 up, or null")] = None
     windows: FromOne = 8
+    pre_norm: Flag = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "packages", tuple(self.packages))  # cells hold a list
@@ -67,7 +71,17 @@ class CodeSettings:
 
     def encoder(self) -> EncoderSettings:
         """Return the sizes as the encoder's parts take them."""
-        own = ("layers", "width", "heads", "feed_forward", "vocabulary", "positions", "dropout", "sequence_length")
+        own = (
+            "layers",
+            "width",
+            "heads",
+            "feed_forward",
+            "vocabulary",
+            "positions",
+            "dropout",
+            "sequence_length",
+            "pre_norm",
+        )
         return EncoderSettings(**{name: value for name, value in asdict(self).items() if name in own})
 
 
@@ -95,7 +109,7 @@ def waves(positions: int, width: int) -> torch.Tensor:
     return torch.where(columns % 2 == 0, angles.sin(), angles.cos())
 
 
-class MaskedLanguageModel(nn.Module):
+class MaskedLanguageModel(Encoder):
     """The dense model.
 
     Positions are learned, and start as waves of the size of word vectors: from there, attention to a neighbour is one
@@ -110,10 +124,7 @@ class MaskedLanguageModel(nn.Module):
     """
 
     def __init__(self, settings: CodeSettings) -> None:
-        super().__init__()
-        sizes = settings.encoder()
-        self.embeddings = Embeddings(sizes)
-        self.blocks = nn.ModuleList(Block(sizes) for _ in range(settings.layers))
+        super().__init__(settings.encoder())
         self.head = MaskedHead(settings)
         std = _STD * math.sqrt(_WIDTH / settings.width)
         self.apply(functools.partial(initialise, std=std))
@@ -122,8 +133,6 @@ class MaskedLanguageModel(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return scores (B, K, V) at ``positions`` (B, K) of ``input_ids`` (B, T)."""
-        x = self.embeddings(input_ids, torch.zeros_like(input_ids))
-        for block in self.blocks:
-            x = block(x, None)
+        x = self.encode(self.embeddings(input_ids, torch.zeros_like(input_ids)), None)
         chosen = x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1]))  # (B, K, D)
         return self.head(chosen, self.embeddings.word.weight)

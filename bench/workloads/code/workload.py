@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,12 +18,15 @@ from bench.core.files import write_whole
 from bench.core.vocabulary import NUMBERS
 from bench.data.corpus import DataError
 from bench.protocol import Batch, Data, EarlyLate, Evaluation, Metric, Role, Share, Stage, Steps, Words
+from bench.protocol.budget import RATES, Rate
+from bench.protocol.recipe import Recipe
 from bench.workloads.base import BaseWorkload, check_batch_size
 from bench.workloads.code.corpus import Sources, code_search_net, installed
 from bench.workloads.code.masking import masked
 from bench.workloads.code.model import CodeSettings, MaskedLanguageModel
 from bench.workloads.code.probes import probe_losses
 from bench.workloads.code.tokens import Ids, Streams, streams
+from comera.protocol import Optimizer
 
 _HELD_OUT_SEED = 1_000_000_007  # of the masks of held-out rows, the same in every evaluation
 _EVALUATED_TOKENS = 4096  # of a batch of an evaluation
@@ -33,17 +36,40 @@ _EVALUATED_TOKENS = 4096  # of a batch of an evaluation
 class MaskedPlan(EarlyLate):
     """The plan of the paper, with rates that rise and fall in every stage.
 
+    ``optimizer`` is the method's own one, at the rates among its settings, or that of a recipe
+    (:class:`bench.protocol.recipe.Recipe`), whose matrices have the rate ``lr``; null: its default.
+
     >>> MaskedPlan(warmup=0.2, final_rate=0.0).schedule
     {'warmup': 0.2, 'final': 0.0}
+    >>> MaskedPlan(optimizer="muon").recipe["lr"]
+    0.03
     """
+
+    optimizer: Optimizer = "own"
+    lr: Rate = None
 
     warmup: Share = 0.1  # share of a stage's steps in which rates rise from 0
     final_rate: Share = 0.05  # what is left of them after the linear fall in the rest
     curve_steps: Steps = 100  # between points of the learning curve; null: an epoch
 
+    def __post_init__(self) -> None:
+        if self.optimizer == "own" and self.lr is not None:
+            raise ValueError(
+                f"lr is {self.lr:g}, but optimizer=own takes its rates from the method's settings; leave it out, or "
+                "use adamw or muon."
+            )
+
     @property
     def schedule(self) -> dict[str, float]:
         return {"warmup": self.warmup, "final": self.final_rate}
+
+    @property
+    def recipe(self) -> dict[str, Any] | None:
+        """The recipe as cells hold it; None where the optimizer is the method's own."""
+        if self.optimizer == "own":
+            return None
+        lr, lr_rest = RATES[self.optimizer]
+        return Recipe(optimizer=self.optimizer, lr=self.lr or lr, lr_rest=lr_rest).identity()
 
 
 def thinned(stream: Ids, chunk: int, most: int | None) -> Ids:
