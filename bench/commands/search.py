@@ -159,8 +159,8 @@ def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
 
 
 def _has_rates(workload: str) -> bool:
-    """Return whether the training plan of a workload has a rate of matrices to search."""
-    return "lr" in {field.name for field in fields(workload_class(workload).training_plan)}
+    """Return whether the training plan of a workload has a rate of matrices to search, and stages that prune."""
+    return {"lr", "prune_targets"} <= {field.name for field in fields(workload_class(workload).training_plan)}
 
 
 def run(settings: Sequence[str], seeds: str) -> None:
