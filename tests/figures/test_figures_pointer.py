@@ -17,15 +17,22 @@ from pages import CLAIMS, committed, page, parsed, table
 from bench.core.record import Record
 from figures.arms import DENSE
 from figures.claims.claims import AGREEING, Judgement
+from figures.frame import of as frame_of
 from figures.ledger.judging import Entry, judge
 from figures.ledger.pages import to_csv, to_markdown_page, to_text
 from figures.stats.metric import LeadingMetric, MetricValue, difference, score
+from figures.stats.pointer import searched_by_way
 
 TARGET, WAY = 0.2, "saliency"
 
 
-def late_of(one: Record) -> str:
-    return str(json.loads(one.config_json)["method_settings"].get("late"))
+def settings_of(one: Record) -> dict[str, Any]:
+    return dict(json.loads(one.config_json)["method_settings"])
+
+
+def is_closed_by_saliency(one: Record) -> bool:
+    settings = settings_of(one)
+    return settings.get("late") == WAY and settings.get("order") != 1 and one.seed < 3
 
 
 @functools.cache
@@ -37,12 +44,16 @@ def bed() -> tuple[Record, ...]:
         for one in committed("fig6", "pointer_stages")
         if (one.measure == "probe" and one.workload == "pointer")
         or (one.experiment == "pointer" and one.arm in from_scratch and one.ratio in (None, 1.6008))
-        or (one.experiment == "pointer_stages" and one.target_ratio == TARGET and late_of(one) == WAY)
+        or (one.experiment == "pointer_stages" and one.target_ratio == TARGET and is_closed_by_saliency(one))
     )
 
 
 def staged(one: Record) -> bool:
     return one.experiment == "pointer_stages"
+
+
+def learning_rate(one: Record) -> float:
+    return float(json.loads(one.config_json)["training"]["recipe"]["lr"])
 
 
 def is_dense(one: Record) -> bool:
@@ -187,3 +198,38 @@ def test_only_a_metric_that_asks_for_it_has_the_range_over_seeds(by_seed: bool, 
     assert apart is not None
     assert (apart.value, apart.low) == (10.0, 0.0 if by_seed else None)
     assert pd.isna(score(metric, {0: MetricValue(50.0)}).low)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "expected"),
+    [
+        ("method_settings", {}, "closed by saliency"),
+        ("method_settings", {"order": 1}, "closed by saliency, low rank"),
+        ("method_settings", {"late": "magnitude"}, "closed by magnitude"),
+        ("method_settings", {"late": "magnitude", "recovery": 0.999}, "cut at once by magnitude"),
+        ("method_settings", {"late": "recompress"}, "rounded at once"),
+        ("method_settings", {"late": "paper"}, "published late stage"),
+        ("workload_settings", {"pre_norm": False}, "closed by saliency, post-LN"),
+        ("workload_settings", {"compress_table": True}, "closed by saliency, tensorized table"),
+        ("training", {"recipe": {"optimizer": "adamw", "lr": 0.1}}, "closed by saliency, AdamW"),
+        ("training", {"schedule": {"warmup": 0.0, "final": 1}}, "closed by saliency, constant rates"),
+    ],
+)
+def test_a_search_is_named_by_how_it_comes_to_its_size_and_what_differs_from_the_recipe(section, changes, expected):
+    one = next(record for record in bed() if staged(record))
+    cell = json.loads(one.config_json)
+    cell[section] |= changes
+    frame = frame_of([dataclasses.replace(one, config_json=json.dumps(cell))])
+    lines, _, _ = searched_by_way(frame, "pointer_stages")
+    assert list(lines["way"]) == [expected]
+
+
+def test_a_page_of_two_stages_gives_means_over_seeds_and_steps_between_points_of_the_curve():
+    found = table("pointer_stages", bed(), "way").loc["closed by saliency"]
+    best = [one for one in bed() if staged(one) and learning_rate(one) == found["lr"]]
+    assert len(best) == found["seeds"] == 3
+    assert found["test_accuracy"] == pytest.approx(sum(one.metrics["test_accuracy"] for one in best) / 3)
+    assert 130 < found["steps_to"] < 1000
+    before = [max(p["step"] for p in one.samples["curve"] if p["metrics"]["accuracy"] < 95) for one in best]
+    after = [min(p["step"] for p in one.samples["curve"] if p["metrics"]["accuracy"] >= 95) for one in best]
+    assert sum(before) / 3 < found["steps_to"] < sum(after) / 3
