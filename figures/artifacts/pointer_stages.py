@@ -106,10 +106,29 @@ def table(page: Stages) -> pd.DataFrame:
         size_met=_numbers(map(_met, runs)),
         closed=[", ".join(_closed(run)) for run in runs],
         target=page.lines["target"].where(page.lines["target"] > 0),
+        total_ratio=_ratios(page.lines),
         rates=page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried)),
     )
-    columns = ["device", "arm", "way", "target", "size_met", "parameters", "left", "train_steps", *LOSS, "seeds"]
+    columns = [
+        "device",
+        "arm",
+        "way",
+        "target",
+        "size_met",
+        "total_ratio",
+        "parameters",
+        "left",
+        "train_steps",
+        *LOSS,
+        "seeds",
+    ]
     return lines[[*columns, "test_accuracy", "steps_to", "lr", "at_edge", "rates", "closed", "remarks"]]
+
+
+def _ratios(lines: pd.DataFrame) -> pd.Series:
+    """Return how many times fewer parameters than dense each line has, to one decimal; NaN without dense."""
+    dense = lines.loc[(lines["arm"] == DENSE) & lines["parameters"].notna(), "parameters"]
+    return (dense.max() / lines["parameters"]).astype(float).round(1)
 
 
 def _numbers(values: Iterable[float | None]) -> list[float]:
