@@ -308,7 +308,7 @@ class CoMERA:
     def decompose(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
         """Put the TT-SVD of every target's weight in its place, with cores of balanced size."""
         plan = {
-            name: replace(to, init="normal") if isinstance(to, TT) else to
+            name: replace(to, init=None) if isinstance(to, TT) else to
             for name, to in self._plan(model, targets).items()
         }
         model = tensorize(model, plan, "weights", self.settings.merge_jointly, self._recompute, store=self._store)

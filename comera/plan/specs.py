@@ -34,15 +34,16 @@ class TT:
         ranks: one integer, a cap clipped per bond, or one rank per inner bond.
         order: modes per side, when the modes are not given; they are then the balanced ones.
         in_modes, out_modes: the modes, both or neither.
-        init: how cores are drawn from scratch, ``"normal"``, ``"orthogonal"`` or ``"spectral"``
-            (:meth:`TTLinear.reset_parameters`); trained weights that are decomposed leave nothing to draw.
+        init: how cores are drawn from scratch, ``"normal"`` as published, ``"orthogonal"`` or ``"spectral"``
+            (:meth:`TTLinear.reset_parameters`); None: ``"orthogonal"``, which ended lowest of the three wherever they
+            were trained beside each other. Trained weights that are decomposed leave nothing to draw.
     """
 
     ranks: int | Sequence[int] = 30
     order: int = 3
     in_modes: Sequence[int] | None = None
     out_modes: Sequence[int] | None = None
-    init: Init = "normal"
+    init: Init | None = None
 
     def build(self, linear: Dense, decompose: bool) -> TTLinear:
         """Return the TT layer that replaces ``linear``."""
@@ -54,7 +55,7 @@ class TT:
         in_modes = self.in_modes or balanced_modes(in_features, self.order)
         out_modes = self.out_modes or balanced_modes(out_features, self.order)[::-1]
         if decompose:
-            if self.init != "normal":
+            if self.init is not None:
                 raise ValueError(f"TT(init={self.init!r}) draws cores, and start='weights' does not; leave init out.")
             return TTLinear.from_dense(weight, in_modes, out_modes, self.ranks, linear.bias)
         layer = TTLinear(
@@ -66,7 +67,7 @@ class TT:
             bias=linear.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
-            init=self.init,
+            init=self.init or "orthogonal",
         )
         if starts_at_zero(linear):
             nn.init.zeros_(layer.cores()[-1])

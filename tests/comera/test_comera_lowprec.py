@@ -139,8 +139,8 @@ def gradients_of(model, x):
 @pytest.mark.parametrize("fp8", [FP8(scales="row"), FP8(scaling="delayed"), FP8(terms=2)], ids=str)
 def test_tensorized_layers_multiply_in_fp8_by_an_argument(fp8, autocast):
     x = torch.randn(3, 50, 256)
-    plain = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=30)})
-    eight = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=30)}, fp8=fp8, recompute="outputs")
+    plain = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=30, init="normal")})
+    eight = comera.tensorize(feed_forward(), {"*": comera.TT(ranks=30, init="normal")}, fp8=fp8, recompute="outputs")
     eight.load_state_dict(plain.state_dict())
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         (loss, exact), (other, found) = gradients_of(plain, x), gradients_of(eight, x)
