@@ -6,6 +6,7 @@ A narrower dense model of equal size is the rival of every format: what does not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
-from figures.stats.searches import REPORTED, SURE_SEEDS, against, comparable, searched
+from figures.stats.searches import OWN, REPORTED, SURE_SEEDS, against, comparable, searched
 from figures.stats.time_values import workload_words
 
 EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer")
@@ -38,7 +39,7 @@ PROBED = (*frame.MODEL, "!workload.probe_*")
 LIMITED = "equal-size "
 
 #: Optimizers in the order of the page, with their names.
-OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", "own": "its own"}
+OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", OWN: "its own"}
 
 #: Costs that a loss is drawn against, by their column.
 COSTS = {
@@ -46,6 +47,9 @@ COSTS = {
     "training_s": "training, s: steps times a measured step",
     "peak_memory_predicted_mib": "predicted peak memory of a step, MiB",
 }
+
+#: So many times the least loss lets the axis of losses be logarithmic; so much of its height is a label's.
+_WIDE, _LABEL = 10.0, 0.05
 
 #: The loss with its range over seeds.
 LOSS = ("test_loss", "test_loss_low", "test_loss_high")
@@ -209,7 +213,7 @@ def names_of(lines: pd.DataFrame) -> pd.Series:
 
 
 def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
-    """Draw the loss against each cost, a row of panels per optimizer."""
+    """Draw the loss against each cost, a row of panels per optimizer; arms with one of their own are in each."""
     table = table.assign(stored_mib=page.lines["stored_mib"])
     others = table.loc[table["arm"] != DENSE, "arm"]
     arms = sorted(others.unique(), key=lambda arm: arm != NARROW)
@@ -222,9 +226,10 @@ def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     handles += style.whisker_handles(["range over seeds"])
     costs = {column: words for column, words in COSTS.items() if table[column].gt(0).any()}
     costs = costs or dict([*COSTS.items()][:1])  # no training ended well: a panel says so
-    grid = [[OPTIMIZERS[name]] * len(costs) for name in table["optimizer"].unique()]
-    paper, panels = panel_page(caption, grid, 2.7, handles, 5)
-    for (_, part), line in zip(table.groupby("optimizer", sort=False), panels, strict=True):
+    prescribed = [name for name in table["optimizer"].unique() if name != OWN] or [OWN]
+    paper, panels = panel_page(caption, [[OPTIMIZERS[name]] * len(costs) for name in prescribed], 2.7, handles, 5)
+    for name, line in zip(prescribed, panels, strict=True):
+        part = table[table["optimizer"].isin([name, OWN])]
         for (cost, words), axes in zip(costs.items(), line, strict=True):
             known = part[part[cost].gt(0) & part["test_loss"].notna()]
             _panel(axes, known, cost, looks, probes)
@@ -246,15 +251,26 @@ def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], 
         style.whiskers(axes, line[cost], line["test_loss_low"], line["test_loss_high"])
         if arm == DENSE:
             axes.axhline(line["test_loss"].iloc[0], **DENSE_LINE)
-    low, high = style.with_room(table["test_loss_low"], table["test_loss_high"], 0.08, 0.1)
+    lows, highs = table["test_loss_low"], table["test_loss_high"]
+    is_wide = lows.min() > 0 and highs.max() > _WIDE * lows.min()
+    if is_wide:
+        low, high = lows.min() / 1.3, highs.max() * 1.4
+        axes.set_yscale("log")
+        style.number_axis(axes.yaxis, LogLocator(10, subs=(1, 2, 5)))
+    else:
+        low, high = style.with_room(lows, highs, 0.08, 0.1)
+        axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     axes.set_ylim(low, high)
-    for name, loss in probes.items():
+    above = math.inf
+    for name, loss in sorted(probes.items(), key=lambda probe: -probe[1]):
         if low <= loss <= high:
             axes.axhline(loss, zorder=1, **_DOTTED)
-            look = {"ha": "right", "fontsize": 6, "color": style.INK}
-            style.note(axes, name, (0.99, loss), (0, 2), xycoords=axes.get_yaxis_transform(), **look)
+            apart = math.log(above / loss) / math.log(high / low) if is_wide else (above - loss) / (high - low)
+            if apart > _LABEL:  # the caption has the names of all
+                look = {"ha": "right", "fontsize": 6, "color": style.INK}
+                style.note(axes, name, (0.99, loss), (0, 2), xycoords=axes.get_yaxis_transform(), **look)
+                above = loss
     style.number_axis(axes.xaxis, LogLocator(10, subs=(1, 1.5, 2, 3, 5, 7)))
-    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
 
 
 ARTIFACT = Artifact(

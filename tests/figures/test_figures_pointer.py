@@ -233,3 +233,15 @@ def test_a_page_of_two_stages_gives_means_over_seeds_and_steps_between_points_of
     before = [max(p["step"] for p in one.samples["curve"] if p["metrics"]["accuracy"] < 95) for one in best]
     after = [min(p["step"] for p in one.samples["curve"] if p["metrics"]["accuracy"] >= 95) for one in best]
     assert sum(before) / 3 < found["steps_to"] < sum(after) / 3
+
+
+def test_arms_with_an_optimizer_of_their_own_stand_beside_those_of_a_recipe():
+    records = [
+        one for one in committed("formats", "pointer") if one.arm in (DENSE, "galore") and one.measure == "train"
+    ]
+    records = [one for one in records if one.workload == "pointer"]
+    found = table("formats", records, "arm")
+    assert dict(found["optimizer"]) == {DENSE: "muon", "galore": "own"}
+    best = min((one for one in records if one.arm == "galore"), key=lambda one: one.leading)
+    assert found.loc["galore", "lr"] == settings_of(best)["lr_projected"]
+    assert found.loc["galore", "test_loss"] == pytest.approx(best.metrics["test_loss"], rel=1e-4)
