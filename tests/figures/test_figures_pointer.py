@@ -238,8 +238,6 @@ def test_a_page_of_two_stages_gives_means_over_seeds_and_steps_between_points_of
 def test_arms_with_an_optimizer_of_their_own_stand_beside_those_of_a_recipe():
     trained = [one for one in committed("formats", "pointer") if one.workload == "pointer" and one.measure == "train"]
     records = [one for one in trained if one.arm in (DENSE, "galore")]
-    ]
-    records = [one for one in records if one.workload == "pointer"]
     found = table("formats", records, "arm")
     assert dict(found["optimizer"]) == {DENSE: "muon", "galore": "own"}
     best = min((one for one in records if one.arm == "galore"), key=lambda one: one.leading)
