@@ -15,6 +15,7 @@ from comera.protocol import Optimizer
 Rate = Annotated[Annotated[float, Field(gt=0, le=1e3)] | None, Allowed("numbers above 0, up to 1,000, or null")]
 _Norm = Annotated[float, Field(ge=0, le=1e9), Allowed("finite numbers from 0 (nothing is clipped) up")]
 _Part = Annotated[float, Field(ge=0, lt=1), Allowed("numbers from 0 to below 1")]
+_Left = Annotated[float, Field(ge=0, le=1), Allowed("numbers from 0 to 1 (rates stay as they are)")]
 _Steps = Annotated[int, Field(ge=1, le=10**9), Allowed("whole numbers from 1 to 1,000,000,000")]
 
 #: Rates of matrices and of everything else where a configuration gives none.
@@ -73,7 +74,7 @@ class Budget:
     rates: Literal["common", "per_core"] = "common"
     warmup: _Part = 0.05
     decay: Literal["cosine", "linear"] = "cosine"
-    final_rate: _Part = 0.0
+    final_rate: _Left = 0.0
     dense_steps: Steps = None
     dense_lr: Rate = None
     prune_steps: FromOne = 500
