@@ -156,18 +156,17 @@ class Pruning:
         """The weights that are left when each sub-layer has one part."""
         return sum(one.weights for one in self.parts)
 
-    def follow(self, done: int, steps: int, start: float, target: float) -> bool:
-        """Close what the curve asks for after ``done`` of ``steps`` steps; whether the target is met."""
+    def follow(self, done: int, steps: int, start: float, target: float) -> None:
+        """Close what the curve asks for after ``done`` of ``steps`` steps, and keep it closed."""
         wanted = target + (start - target) * (1 - min(done / max(steps, 1), 1.0)) ** 3
         left = self.size
-        for one, at in self._next():
+        for one, at in self._next() if left > wanted and done <= steps else ():
             if left <= wanted:
                 break
             if sum(one.is_open) > 1 and left - one.weights >= LEAST_SHARE * target:
                 one.is_open[at] = False
                 left -= one.weights
         self.hold()
-        return done >= steps
 
     def _next(self) -> Iterator[tuple[Parts, int]]:
         """Yield open parts, those of least saliency per weight first."""

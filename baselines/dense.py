@@ -284,9 +284,10 @@ class Pruned(Dense):
         return "nothing"
 
     def after_step(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Change:  # noqa: ARG002
-        """Take the gradients into the averages; in a stage with a target, close what the curve asks for."""
+        """Take the gradients into the averages until the target is met; in a late stage, close what the curve asks."""
         pruning, late = self._pruning_of(model), self._late
-        pruning.average()
+        if late is None or late["done"] < late["steps"]:
+            pruning.average()
         if late is not None:
             late["done"] += 1
             pruning.follow(int(late["done"]), int(late["steps"]), late["start"], late["target"])

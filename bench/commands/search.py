@@ -149,9 +149,10 @@ def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
             [(parsed, _)] = parsed_methods(own)
             if not takes_ratio(parsed.method, parsed.variant):
                 own["ratio"] = None
+            cells = resolve(own).cells  # which refuses an unknown optimizer
             middle = next(iter(own_rates(own).values())) if optimizer == "own" else RATES[optimizer][0]
             rates = [float(f"{middle * factor:.6g}") for factor in FIRST]
-            for cell in resolve(own).cells:
+            for cell in cells:
                 target = cell.training["stages"][-1]["target"]
                 training = {**own["training"], "prune_targets": [] if target is None else [target]}
                 arms.setdefault(cell.to_json(), SearchedArm({**own, "training": training}, list(rates)))

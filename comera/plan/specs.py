@@ -35,8 +35,8 @@ class TT:
         order: modes per side, when the modes are not given; they are then the balanced ones.
         in_modes, out_modes: the modes, both or neither.
         init: how cores are drawn from scratch, ``"normal"`` as published, ``"orthogonal"`` or ``"spectral"``
-            (:meth:`TTLinear.reset_parameters`); None: ``"orthogonal"``, which ended lowest of the three wherever they
-            were trained beside each other. Trained weights that are decomposed leave nothing to draw.
+            (:meth:`TTLinear.reset_parameters`); None: ``"orthogonal"``, which ended below the published start
+            where the rates of both were searched. Trained weights that are decomposed leave nothing to draw.
     """
 
     ranks: int | Sequence[int] = 30

@@ -27,8 +27,8 @@ from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
-from figures.stats.pointer import BEDS, FROM_SCRATCH, searched_by_way
-from figures.stats.searches import OWN, against
+from figures.stats.pointer import BEDS, FROM_SCRATCH, TENSORIZED, searched_by_way
+from figures.stats.searches import against
 from figures.stats.sizes import equal_size
 
 #: The accuracy in % that counts as learned.
@@ -48,7 +48,7 @@ class Stages(frame.Page):
 def select(records: Records) -> list[Stages]:
     """Return a page for each device and bed with two-stage trainings; arms from scratch are those of their sizes.
 
-    Arms from scratch that differ from the others in more than rate and optimizer are the recipe taken apart.
+    Those with a tensorized table are shown too, though they are smaller: the recipe taken apart.
     """
     pages = []
     for device, df in frame.by_device(records):
@@ -60,7 +60,7 @@ def select(records: Records) -> list[Stages]:
             is_shown = [
                 line.target > 0
                 or line.arm == DENSE
-                or (line.way != FROM_SCRATCH and line.optimizer != OWN)
+                or TENSORIZED in line.way
                 or any(equal_size(line.parameters, one) for one in staged if pd.notna(line.parameters))
                 for line in frame.each(lines)
             ]
@@ -199,7 +199,12 @@ def about(page: Stages, table: pd.DataFrame) -> dict[str, Any]:
     closed = [
         f"{line.arm}, {line.way}, to {line.target:.3g}: {line.closed}" for line in frame.each(table) if line.closed
     ]
-    return {"closed": closed, **formats.facts_of(page, table.assign(optimizer=page.lines["optimizer"]))}
+    has_accuracy = bool(table["test_accuracy"].notna().any())
+    return {
+        "closed": closed,
+        "has_accuracy": has_accuracy,
+        **formats.facts_of(page, table.assign(optimizer=page.lines["optimizer"])),
+    }
 
 
 def draw(page: Stages, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact

@@ -32,6 +32,9 @@ PUBLISHED, FROM_SCRATCH = "published late stage", "from scratch"
 _WAYS = {"saliency": "closed by saliency", "magnitude": "closed by magnitude", "paper": PUBLISHED}
 _AT_ONCE = {"magnitude": "cut at once by magnitude", "recompress": "rounded at once"}
 
+#: A change of the recipe that makes every arm smaller.
+TENSORIZED = "tensorized table"
+
 #: From this share of a late stage on, what is kept to train on leaves the curve no more than a step.
 _NO_CURVE = 0.99
 
@@ -59,7 +62,7 @@ def _way(run: Any) -> str:
         words += ["low rank"] * (settings.get("order") == 1)
     model = frame.settings_of(run.record, "workload_settings")
     words += ["post-LN"] * (model.get("pre_norm") is False)
-    words += ["tensorized table"] * bool(model.get("compress_table"))
+    words += [TENSORIZED] * bool(model.get("compress_table"))
     plan = frame.settings_of(run.record, "training")
     optimizer = plan["recipe"]["optimizer"]
     words += ["its own optimizer" if optimizer == OWN else "AdamW"] * (optimizer != "muon")

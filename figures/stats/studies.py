@@ -279,13 +279,37 @@ def _by_dataset(records: Records) -> Iterator[tuple[pd.DataFrame, dict[str, Any]
         )
 
 
+def _at_best_rates(df: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Keep of each arm the trainings at the recipe's rate that ended its longest run best, and name those tried."""
+    rate = pd.to_numeric(frame.column(df, "training.recipe.lr"), errors="coerce")
+    if not (rate.groupby(df["arm"]).nunique() > 1).any():
+        return df, []
+    is_end = (df["status"] == "ok") & (df["train_steps"] == df.groupby("arm")["train_steps"].transform("max"))
+    ends = df[is_end].assign(rate=rate, end=df["record"].map(_loss).astype(float))
+    ends = ends.dropna(subset=["rate", "end"])
+    best = ends.loc[ends.groupby("arm")["end"].idxmin()].set_index("arm")["rate"]
+    is_kept = (rate == df["arm"].map(best)) | ~df["arm"].isin(best.index)
+    tried = [
+        f"{arm} {best[arm]:g} of {', '.join(f'{one:g}' for one in sorted(some.unique()))}"
+        for arm, some in ends.groupby("arm")["rate"]
+    ]
+    left_out = f"{(~is_kept).sum()} training record(s) at other rates of the matrices are left out"
+    return df[is_kept], [f"{left_out}; each arm has the one that ended best: {'; '.join(tried)}."]
+
+
+def _loss(record: Record) -> float | None:
+    """Return the leading metric such that less is better; None where it is not known."""
+    return record.leading and (-record.leading if record.metric.get("higher_is_better") else record.leading)
+
+
 def studies(records: Records) -> list[Study]:
     """Return a study per experiment, device, dataset and workload, sorted; records of other measures are ignored."""
     pages = []
     for df, about in _by_dataset(records):
         kept, notes = comparable(df)
         kept, more = frame.narrow_each(kept, "arm", _ARM, _RUN, "training record(s) of {}")
-        left_out = (*notes, *more, *frame.repeats(kept, _RUN, "training record(s)"))
+        kept, others = _at_best_rates(kept)
+        left_out = (*notes, *more, *others, *frame.repeats(kept, _RUN, "training record(s)"))
         about |= {"df": frame.oldest_first(frame.newest(kept, _RUN)), "left_out": left_out}
         found = set(kept["slot"])
         slots = found | _expected(about["experiment"], Runs(**about).is_papers, found)

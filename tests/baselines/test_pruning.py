@@ -28,10 +28,10 @@ def loss_of(model):
     return F.cross_entropy(model(words).flatten(0, -2), words.flatten() % 8)
 
 
-def train(arm, model, optimizer, steps):
+def train(arm, model, optimizer, steps, scale=1.0):
     for step in range(steps):
         optimizer.zero_grad()
-        loss_of(model).backward()
+        (scale * loss_of(model)).backward()
         optimizer.step()
         arm.after_step(model, optimizer, step)
 
@@ -55,6 +55,22 @@ def test_the_target_is_met_and_the_cut_changes_no_output(target):
     assert loss_of(model).item() == pytest.approx(before, abs=1e-6)
     assert all(block.attention.heads >= 1 for block in model.blocks)
     train(arm, model, optimizer, 2)  # the optimizer's state has the new sizes
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.Adam(p, lr=1e-3)])
+def test_neither_the_scale_of_the_loss_nor_zeros_at_the_start_keep_it_from_its_target(scale, make):
+    arm, model, _ = built()
+    with torch.no_grad():
+        for block in model.blocks:  # as the language model starts
+            block.attention.output.weight.zero_()
+            block.feed_forward.contract.weight.zero_()
+    optimizer, full = make(model.parameters()), weights(model)
+    arm.begin_stage(Stage("prune", 40, 0.3), model, optimizer)
+    train(arm, model, optimizer, 40, scale)
+    arm.end_stage(model, optimizer)
+    assert 0.95 * 0.3 * full <= weights(model) <= 0.3 * full
+    assert torch.isfinite(loss_of(model))
 
 
 def test_what_the_loss_does_not_hang_on_goes_first():

@@ -13,6 +13,7 @@ from interrupted import Killed, kill_at
 from small_cells import a_training_cell
 
 from bench.protocol import Data, Stage
+from bench.protocol.recipe import Recipe
 from bench.training.run import TrainingRun, Upkeep, checked_metric, scheduled_share
 from bench.workloads import open_workload, recorded_words
 from bench.workloads.code import tokens as code_tokens
@@ -21,6 +22,7 @@ from bench.workloads.code.masking import chosen_count, masked
 from bench.workloads.code.model import CodeSettings, MaskedLanguageModel
 from bench.workloads.code.probes import probe_losses
 from bench.workloads.code.tokens import FIRST_ID, MASK_ID, SEPARATOR_ID, streams, train_tokenizer
+from bench.workloads.code.workload import MaskedPlan
 
 SMALL = CodeSettings(
     layers=2,
@@ -221,6 +223,24 @@ def test_a_step_has_its_rate(workload, tmp_path):
     expected = [scheduled_share(step, steps, 0.25, 0.5) for steps in (8, 4) for step in range(steps)]
     assert rates == pytest.approx([1e-3 * share for share in expected])
     assert [row["step"] for row in run.columns()["samples"]["curve"]] == [3, 6, 8, 9, 12]
+
+
+def test_a_plan_has_the_optimizer_of_the_method_or_of_a_recipe():
+    assert MaskedPlan().recipe is None
+    assert MaskedPlan(optimizer="muon", lr=0.02).recipe == Recipe(optimizer="muon", lr=0.02, lr_rest=3e-3).identity()
+    with pytest.raises(ValueError, match=r"lr is 0\.02, but optimizer=own takes its rates from the method's settings"):
+        MaskedPlan(lr=0.02)
+
+
+def test_with_pre_norm_a_last_norm_follows_the_blocks():
+    model = MaskedLanguageModel(dataclasses.replace(SMALL, pre_norm=True, dropout=0.0))
+    tokens, places = torch.randint(FIRST_ID, 300, (2, 16)), torch.tensor([[1, 5], [0, 2]])
+    seen = []
+    model.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(tokens, places)
+    assert torch.allclose(seen[0].mean(-1), torch.zeros(2, 2), atol=1e-5)
+    assert torch.allclose(seen[0].var(-1, unbiased=False), torch.ones(2, 2), atol=1e-2)
+    assert MaskedLanguageModel(SMALL).norm is None
 
 
 def code_cell():

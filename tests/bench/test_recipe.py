@@ -129,6 +129,11 @@ def test_comeras_penalty_stays_in_the_objective(workload):
     assert float(own.objective(torch.tensor(1.0), model)) == pytest.approx(1 + 0.5 * squares, rel=1e-5)
 
 
+def test_rates_can_stay_as_they_are():
+    schedule = Budget(steps=9, warmup=0.0, final_rate=1).schedule
+    assert [scheduled_share(step, 9, 0.0, schedule["final"], schedule["decay"]) for step in range(9)] == [1.0] * 9
+
+
 def test_the_cosine_falls_slowly_then_fast_then_slowly():
     shares = [scheduled_share(step, 100, 0.1, 0.2, "cosine") for step in range(100)]
     assert shares[:10] == pytest.approx([(n + 1) / 10 for n in range(10)])

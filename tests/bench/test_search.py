@@ -80,6 +80,8 @@ def test_a_target_that_is_no_list_is_refused(tmp_path):
         (["methods=[dense]", "--seeds=-1"], "seed is -1"),
         (["methods=[]"], "methods is []"),
         (["methods=[dense]", "seed=0,1"], "seed is '0,1'; a search takes one"),
+        (["methods=[dense]", "training.optimizer=muonn"], "training.optimizer is 'muonn'"),
+        (["methods=[galore]", "training.optimizer=muon"], "galore cannot be trained"),
     ],
 )
 def test_a_wrong_setting_is_said_before_any_training(tmp_path, more, said):

@@ -180,3 +180,16 @@ def test_the_state_brings_back_the_objective():
     loss = torch.tensor(0.3)
     assert other.objective(loss, model).item() == method.objective(loss, model).item()
     assert other.sizes(model) == method.sizes(model)
+
+
+def test_layers_start_orthogonal_unless_told_and_the_arm_as_published():
+    def starts(plan):
+        return tensorize(nn.Sequential(nn.Linear(16, 16)), plan)[0].init
+
+    assert starts({"0": TT(ranks=4)}) == "orthogonal"
+    assert starts({"0": TT(ranks=4, init="normal")}) == "normal"
+    with pytest.raises(ValueError, match=r"TT\(init='orthogonal'\) draws cores, and start='weights' does not"):
+        tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=4, init="orthogonal")}, start="weights")
+    for variant, expected in (("", "normal"), ("orthogonal", "orthogonal")):
+        model = build(Settings(ranks=4, order=2), variant).adapt(nn.Sequential(nn.Linear(16, 16)), {"0": "classifier"})
+        assert model[0].init == expected

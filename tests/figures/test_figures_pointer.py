@@ -243,3 +243,21 @@ def test_arms_with_an_optimizer_of_their_own_stand_beside_those_of_a_recipe():
     best = min((one for one in records if one.arm == "galore"), key=lambda one: one.leading)
     assert found.loc["galore", "lr"] == settings_of(best)["lr_projected"]
     assert found.loc["galore", "test_loss"] == pytest.approx(best.metrics["test_loss"], rel=1e-4)
+
+
+def test_a_study_shows_each_arm_at_the_rate_that_ended_best():
+    records = [one for one in committed("fig10_loss", "code_phases") if one.experiment == "code_phases"]
+    dense = {learning_rate(one): one for one in records if one.arm == DENSE}
+    best = min(dense, key=lambda rate: dense[rate].leading)
+    worst = max(dense, key=lambda rate: dense[rate].leading)
+    assert best != worst
+
+    def end(of: Sequence[Record]) -> float:
+        found = table("fig10_loss", of)
+        return float(found[found["run"] == DENSE].sort_values("step")["loss"].iloc[-1])
+
+    assert end(records) == pytest.approx(dense[best].leading, rel=1e-4)
+    changed = dataclasses.replace(dense[best], metrics=dense[best].metrics | {"loss": 9.0})
+    assert end([changed if one is dense[best] else one for one in records]) == pytest.approx(
+        dense[worst].leading, rel=1e-4
+    )

@@ -8,7 +8,7 @@ Shapes: B rows, T tokens, K chosen ones of each row, D width, V vocabulary.
 
 import functools
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated
 
 import torch
@@ -71,17 +71,7 @@ class CodeSettings:
 
     def encoder(self) -> EncoderSettings:
         """Return the sizes as the encoder's parts take them."""
-        own = (
-            "layers",
-            "width",
-            "heads",
-            "feed_forward",
-            "vocabulary",
-            "positions",
-            "dropout",
-            "sequence_length",
-            "pre_norm",
-        )
+        own = {one.name for one in fields(EncoderSettings)}
         return EncoderSettings(**{name: value for name, value in asdict(self).items() if name in own})
 
 

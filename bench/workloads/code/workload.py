@@ -47,7 +47,6 @@ class MaskedPlan(EarlyLate):
 
     optimizer: Optimizer = "own"
     lr: Rate = None
-
     warmup: Share = 0.1  # share of a stage's steps in which rates rise from 0
     final_rate: Share = 0.05  # what is left of them after the linear fall in the rest
     curve_steps: Steps = 100  # between points of the learning curve; null: an epoch
