@@ -22,6 +22,8 @@ PATTERNS = (
     "docs/*.md",
     "figures/rendered/reference/*",
     "results/README.md",
+    "results/frozen/README.md",
+    "results/frozen/*/*",
     "results/reference/robustness/*.jsonl",
     "results/reference/gate/*.jsonl",
 )
