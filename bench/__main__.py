@@ -26,13 +26,12 @@ COMMANDS = {
     "speed": "print speed ratios of block tensor trains and of Muon",
     "merge": "copy the records of other folders into one",
     "claims": "print the verdict of the records on each published claim",
-    "report": "write one HTML page: verdicts, figures and tables",
     "explore": "write one HTML page in which every record is a point",
     "list": "name all experiments, methods, workloads, measures and settings",
 }
 
 #: Commands of figures, a floor above, which runs as a program of its own.
-_READERS = {"claims": "figures.claims", "report": "figures.report", "explore": "figures.explorer"}
+_READERS = {"claims": "figures.claims", "explore": "figures.explorer"}
 
 
 def _known() -> str:

@@ -1,4 +1,4 @@
-"""``python -m figures [draw] FIGURE``, and ``all``, ``docs``, ``claims``, ``report``, ``explore``."""
+"""``python -m figures [draw] FIGURE``, and ``all``, ``docs``, ``claims``, ``explore``."""
 
 import argparse
 import collections
@@ -34,7 +34,6 @@ from figures.text import InputError
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
 RENDERED = Path("figures") / "rendered"
-REPORT = "report.html"
 EXPLORER = "explorer.html"
 
 
@@ -55,7 +54,7 @@ def _epilog() -> str:
         + """
 
 Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers). Also:
-python -m figures all, claims, report, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports
+python -m figures all, claims, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports
 modules of your own that register figures. An example: python -m figures fig1 --records results/reference"""
     )
 
@@ -66,8 +65,6 @@ COMMANDS = {
 on every published claim it touches. Nothing is measured here.""",
     "claims": """Print every claim published about the method with what decides it and what the records say:
 reproduced, partly, not reproduced, or not tested here, and why. Nothing is measured here.""",
-    "report": """Write one HTML page from records: the verdict on every published claim, then each figure and
-table beside what was published, how it was measured and what failed. Nothing is measured here.""",
     "explore": """Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the
 command behind each point. Nothing is measured here, and the page loads nothing.""",
     "all": """Draw every figure and table there are records of, in parallel, and write them.
@@ -85,7 +82,7 @@ def _parser(program: str) -> FiguresParser:
     }
     about["draw"] |= {"prog": program, "epilog": _epilog()}
     commands = {name: added.add_parser(name, **more) for name, more in about.items()}
-    work = (draw, claims, report, explore, draw_everything, fill_documents)
+    work = (draw, claims, explore, draw_everything, fill_documents)
     for (name, one), does in zip(commands.items(), work, strict=True):
         records = Path("results") / ("reference" if name == "docs" else "local")
         where = f"where the records lie (default: {records}; the project's own: results/reference)"
@@ -222,20 +219,6 @@ def fill_documents(arguments: argparse.Namespace) -> int:
 def claims(arguments: argparse.Namespace) -> None:
     """Read, judge and print; whatever is wrong with the input stops it before anything is printed."""
     sys.stdout.write(FORMATS[arguments.format](judge(_read(_folder(arguments)))))
-
-
-def report(arguments: argparse.Namespace) -> None:
-    """Read, draw, write the page and print where it lies; wrong input stops it before anything is written."""
-    from figures.report.page import page
-
-    root, everything = _folder(arguments), artifacts()
-    records = _read(root)
-    found = list(everything.values())
-    if all(artifact.of(records).empty for artifact in found):
-        folders = dict.fromkeys(f"{name}/" for artifact in found for name in artifact.experiments)
-        below = ", ".join(folders)
-        raise InputError(f"{root}: no record below {below}; make some with: {found[0].command}.")
-    print(*_write({REPORT: page(records, everything, claims_of(everything.values()))}, arguments))
 
 
 def explore(arguments: argparse.Namespace) -> None:

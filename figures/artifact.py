@@ -42,7 +42,7 @@ class Artifact(Generic[S]):
 
     Args:
         name: by which it is asked for; its files begin with it.
-        heading, summary: of its section in the report; ``--help`` has the summary too.
+        summary: what it shows, as ``--help`` says it.
         experiments, measure: whose records it is made of (its own is the first, others may lend it records), and their
             measure; None for any.
         lenders: experiments whose records it has too, whatever their measure and whichever experiment is asked for.
@@ -63,7 +63,6 @@ class Artifact(Generic[S]):
     """
 
     name: str
-    heading: str
     summary: str
     experiments: tuple[str, ...]
     measure: str | None = None

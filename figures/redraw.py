@@ -21,7 +21,7 @@ from figures.ledger.judging import claims_of
 from figures.registry import artifacts
 from figures.write import Files
 
-#: Kinds of files that are drawn; others in the folder, such as the report, are left alone.
+#: Kinds of files that are drawn; others in the folder, such as the explorer's page, are left alone.
 SUFFIXES = (".md", ".csv", ".svg", ".png")
 
 

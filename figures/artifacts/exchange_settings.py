@@ -110,7 +110,6 @@ def draw(page: SettingsPage, _: pd.DataFrame, caption: Caption) -> Figure:
 
 ARTIFACT = Artifact(
     name="exchange_settings",
-    heading="Bucket sizes and local steps",
     summary="step time of several ranks by the size of DDP's buckets and by the steps between two averages",
     experiments=("scaling_buckets", "scaling_local"),
     measure="run",

@@ -156,7 +156,6 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
 
 ARTIFACT: Artifact[Precisions] = Artifact(
     name="fig14",
-    heading="Fig. 14: lower precisions",
     summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",
     experiments=(
         "fig14",

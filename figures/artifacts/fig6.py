@@ -156,7 +156,6 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
 
 ARTIFACT = Artifact(
     name="fig6",
-    heading="Fig. 6: validation accuracy per epoch",
     summary="validation accuracy per epoch, dense against CoMERA; an image per device and dataset",
     order=30,
     **training.OF_STUDIES_AND_BED,

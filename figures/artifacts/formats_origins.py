@@ -187,7 +187,6 @@ def _panel(axes: Any, table: pd.DataFrame) -> None:
 
 ARTIFACT = Artifact(
     name="formats_origins",
-    heading="From scratch, decomposed or pruned",
     summary="loss of formats from scratch, decomposed from a dense model, or pruned; an image per device",
     experiments=EXPERIMENTS,
     measure="train",

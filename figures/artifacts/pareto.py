@@ -251,7 +251,6 @@ def _panel(
 
 ARTIFACT = Artifact(
     name="pareto",
-    heading="Accuracy against size, work, memory and time",
     summary="accuracy against size, work, memory and time, with Pareto fronts; an image per device and dataset",
     experiments=("ratios_accuracy", "code_ratios", "code_ratios_long"),
     also=("ratios_accuracy_small",),

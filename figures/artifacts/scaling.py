@@ -367,7 +367,6 @@ def _draw_winners(place: Paper, table: pd.DataFrame) -> None:
 
 ARTIFACT = Artifact(
     name="scaling",
-    heading="On several ranks: bytes, time against the link, and the model",
     summary="bytes per step and rank, time per step against the link's rate, and the model for 2 to 1,024 ranks",
     experiments=("scaling",),
     lenders=("scaling_model",),

@@ -112,7 +112,6 @@ def judge(_: Claim, page: Page, table: pd.DataFrame) -> Judgement:
 
 ARTIFACT: Artifact[Page] = Artifact(
     name="table_fp8",
-    heading="FP8 and BF16 by shape",
     summary="error, bytes and least times of a linear layer in every precision; a table per device",
     experiments=("table_fp8",),
     measure="fp8",

@@ -31,7 +31,6 @@ def judge(_: Claim, search: Runs, __: Any) -> Judgement:
 
 ARTIFACT = Artifact(
     name="table_lte",
-    heading="LTE from scratch",
     summary="what LTE reaches from scratch, by its settings, beside dense training; a table per device and dataset",
     experiments=("lte_small", "lte"),
     measure="train",

@@ -77,7 +77,6 @@ def _layer(table: pd.DataFrame) -> pd.Series:
 
 ARTIFACT: Artifact[Page] = Artifact(
     name="table_products",
-    heading="Products by precision",
     summary="time and error of the layers' products in FP32, TF32, BF16 and FP8; a table per device",
     experiments=("products",),
     measure="products",

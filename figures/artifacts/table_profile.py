@@ -94,7 +94,6 @@ def shown(page: frame.Page, table: pd.DataFrame) -> pd.DataFrame:
 
 ARTIFACT = Artifact(
     name="table_profile",
-    heading="Where the time goes",
     summary="time of a step by kind of work, with launches and bytes, CoMERA beside dense; a table per device",
     experiments=("profile",),
     measure="profile",

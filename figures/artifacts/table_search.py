@@ -179,7 +179,6 @@ def about(search: Runs, table: pd.DataFrame) -> dict[str, Any]:
 
 ARTIFACT = Artifact(
     name="table_search",
-    heading="Settings tried",
     summary="settings tried for each method with the loss, accuracy and size they reached; "
     "a table per device, dataset and experiment",
     experiments=EXPERIMENTS,

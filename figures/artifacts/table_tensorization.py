@@ -255,7 +255,6 @@ def about(page: TimesAndMemory, table: pd.DataFrame) -> dict[str, Any]:
 
 ARTIFACT = Artifact(
     name="table_tensorization",
-    heading="Modes and ranks of the encoder's matrices",
     summary="modes, ranks, sizes, FLOPs and time of the encoder's matrices: dense, in the paper's tensorization, in "
     "the solver's; a table per device",
     experiments=("tensorization",),

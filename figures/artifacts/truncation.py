@@ -221,7 +221,6 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
 
 ARTIFACT = Artifact(
     name="truncation",
-    heading="What truncation saves",
     summary="step time, peak memory and accuracy against the physically truncated size; an image per device and "
     "dataset",
     order=170,

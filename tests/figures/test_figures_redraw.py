@@ -42,7 +42,7 @@ def drawing(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tu
 
 
 def test_a_check_writes_nothing_and_finds_nothing(drawn: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (drawn / "out" / "report.html").write_text("a report, which is left alone")
+    (drawn / "out" / "explorer.html").write_text("a page, which is left alone")
     before = {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()}
     status, said = drawing(drawn, capsys, "--check")
     assert status == 0

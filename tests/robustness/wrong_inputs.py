@@ -214,7 +214,7 @@ def records(draw: st.DrawFn) -> Case:
         ["compare", "other", "records"],
         ["figures", "fig1", "--records", "records", "--out", "out"],
         ["figures", "claims", "--records", "records"],
-        ["figures", "report", "--records", "records", "--out", "out"],
+        ["figures", "explore", "--records", "records", "--out", "out"],
     ]
     return Case("records", draw(st.sampled_from(commands)), files)
 
