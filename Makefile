@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow lint gate gate-accept reproduce reproduce-fig1 sweep-ratios speed claims explore docs clean
+.PHONY: help setup test test-slow lint gate gate-accept reproduce reproduce-fig1 sweep-ratios claims explore docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -76,9 +76,6 @@ reproduce-% sweep-% compare-%: $(READY) FORCE
 	$(REPRODUCE)
 
 FORCE:
-
-speed: $(READY) ## print speed ratios of block tensor trains and of Muon
-	$(BIN)/python -m bench speed
 
 claims: $(READY) ## print the verdict on each published claim (RESULTS=results/reference)
 	@$(BIN)/python -m bench claims --records "$(RESULTS)"
