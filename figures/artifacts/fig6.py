@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
-from figures.claims.training import SAME_ACCURACY
+from figures.claims.training import LTE_CONVERGENCE, SAME_ACCURACY
 from figures.columns import readable
 from figures.draw import training
 from figures.draw.captions import Caption
@@ -163,5 +163,5 @@ ARTIFACT = Artifact(
     shown=shown,
     about=about,
     draw=draw,
-    rules=(SAME_ACCURACY,),
+    rules=(SAME_ACCURACY, LTE_CONVERGENCE),
 )

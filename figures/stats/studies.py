@@ -1,6 +1,6 @@
 """Choose the training runs of one page, of one device, dataset and setting, and gather what each arm reached.
 
-A study has at most one run per arm, stage and seed; a search has one per setting of the method besides.
+A study has at most one run per arm, stage and seed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ PAPER_TARGETS = (0.8, 0.5, 0.2)
 DENSE_RUN, EARLY = TrainingSlot(DENSE, PAPER_STAGES), TrainingSlot(COMERA, PAPER_STAGES[:1])
 LATE = {target: TrainingSlot(COMERA, PAPER_STAGES, target) for target in PAPER_TARGETS}
 
-#: The columns of a run of a study, and of a search.
+#: The columns of a run of a study.
 _RUN = ("slot", "seed")
-_TRY = (*_RUN, "settings")
 
 #: The columns that are equal for all runs of a page, and for the runs of an arm.
 SAME = (
@@ -290,15 +289,4 @@ def studies(records: Records) -> list[Study]:
         found = set(kept["slot"])
         slots = found | _expected(about["experiment"], Runs(**about).is_papers, found)
         pages.append(Study(**about, slots=tuple(sorted(slots, key=lambda slot: slot.rank))))
-    return pages
-
-
-def searches(records: Records) -> list[Runs]:
-    """Return pages as :func:`studies` does, with a run per setting of the method."""
-    pages = []
-    for df, about in _by_dataset(records):
-        kept, notes = comparable(df, _TRY)
-        left_out = (*notes, *frame.repeats(kept, _TRY, "training record(s)"))
-        shown = frame.oldest_first(frame.newest(kept, _TRY))
-        pages.append(Runs(**about, df=shown, left_out=left_out))
     return pages

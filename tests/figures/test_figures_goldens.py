@@ -283,31 +283,6 @@ def costs() -> list[Record]:
     return found
 
 
-def tried(arm: str, rate: float, right: int, late: float | None = None, **columns: Any) -> Record:
-    chosen = {"lr": rate, "gamma": 0.01, "size_weight": 10.0, "rho": 2.0} | columns.pop("own", {})
-    columns |= {"stage": "early" if late is None else "late", "target": late}
-    columns |= {"method_settings": chosen, "experiment": "late_search"}
-    columns["cell_id"] = "-".join(map(str, (arm, late, columns.get("seed", 0), *chosen.values())))
-    if "status" in columns:
-        return trained(arm, **columns)
-    return answered(arm, share=right / 10, examples=10, train_loss=0.6, **columns)
-
-
-def search() -> list[Record]:
-    """Rates whose best is inside and at an edge, alike, over seeds and once; failures; a price of size."""
-    reached = {"dense": {2e-5: 7, 5e-5: 8, 1.25e-4: 5}, "comera": {1e-4: 6, 3e-4: 7}}
-    reached |= {"low_rank": {1e-4: 6, 3e-4: 7, 1e-3: 9}, "lora": {1e-4: 7, 3e-4: 7}}
-    reached |= {"galore": {1e-4: 7}}
-    found = [tried(arm, *one) for arm, rates in reached.items() for one in rates.items()]
-    found.append(tried("comera", 1e-3, 0, status="diverged", message="made up: NaN after 12 steps."))
-    for rate, seed, right in ((1e-4, 0, 5), (1e-4, 1, 9), (5e-4, 0, 8), (5e-4, 1, 8)):
-        found.append(tried("lte", rate, right, seed=seed))
-    for weight, right, size in ((1.0, 9, 0.53), (10.0, 8, 0.45), (100.0, 3, 0.36)):
-        own = {"own": {"size_weight": weight}, "size_fraction": size, "size_target": 0.5}
-        found.append(tried("comera", 3e-4, right, 0.5, **own))
-    return found
-
-
 def precisions() -> list[Record]:
     """Products in FP8, storage in FP8, a control, an orthogonal start; dense lacks a seed."""
     ends = {("comera", "fp32"): 2.0, ("comera", "bf16"): 2.001, ("comera", "fp8"): 2.005}
@@ -433,7 +408,6 @@ CASES: dict[str, tuple[str, list[Record]]] = {
     "pareto-front": ("pareto", front()),
     "pareto-costs": ("pareto", costs()),
     "pareto-losing": ("pareto", losing()),
-    "table_search": ("table_search", search()),
     "table_dlrm": ("table_dlrm", clicks()),
     "table_dlrm-losing": ("table_dlrm", clicks(worse=0.2)[:3]),
     "fig14": ("fig14", precisions()),

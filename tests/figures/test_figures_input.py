@@ -102,7 +102,6 @@ def test_records_that_cannot_be_read_are_one_sentence(
         (["fig1", "--experiment", "clicks"], of(record()), "no record below clicks/; make"),
         (["fig1", "--experiment", "accuracy"], of(*stages_of_accuracy()), "no record below accuracy/ is one that fig1"),
         (["plans"], of(record(experiment="contraction")), "no record below contraction/"),
-        (["table_search"], of(*stages_of_accuracy()), "no training record below accuracy_search/ or late_search/"),
         (["pareto"], of(*stages_of_accuracy()), "no training record below ratios_accuracy/"),
         (["table_ranks"], of(made_up.trained(samples={}, stored_mib=1.0)), "needs its learning curve"),
         (["table_mnli"], of(made_up.trained(config_json="{}")), "needs training.stages"),

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from made_up import (
-    AUC,
     EARLY_SIZE,
     FULL_SIZE,
     LOSS,
@@ -152,53 +151,6 @@ def test_a_curve_without_times_is_refused() -> None:
         broken.append(dataclasses.replace(one, samples={**one.samples, "curve": rows}))
     with pytest.raises(RecordError, match="has no times"):
         text_of(page("fig10_loss", broken, picture=True), ".svg")
-
-
-@pytest.mark.parametrize(("metric", "best"), [(AUC, "lr 2"), (LOSS, "lr 1")])
-def test_the_best_of_a_search_follows_the_direction_of_the_metric(metric: dict[str, Any], best: str) -> None:
-    runs = []
-    for lr, value in ((1.0, 0.7), (2.0, 0.8)):
-        about = {"experiment": "accuracy_search", "cell_id": str(lr), "method_settings": {"lr": lr}}
-        runs.append(other_run("dense", [value], metric, **about))
-    shown = page("table_search", runs).table
-    assert list(shown["settings"][shown["best"] == "best"]) == [best]
-
-
-def at(arm: str, right: int, **settings: float) -> Record:
-    name = "-".join(map(str, (arm, *settings.values())))
-    about = {"method_settings": settings, "cell_id": name}
-    return answered(arm, "early", share=right / 10, examples=10, **about)
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 6])
-def test_a_best_rate_is_at_an_edge_exactly_where_nothing_was_tried_beyond_it(count: int) -> None:
-    rates = [1e-4 * 2**power for power in range(count)]
-    for best in range(count):
-        records = [at("dense", 9 if place == best else 8 - place % 2, lr=rate) for place, rate in enumerate(rates)]
-        found = set(table("table_search", records[::-1])["best_edge"].dropna())
-        assert found == {{0: "lr lowest", count - 1: "lr highest"}.get(best, "inside")}
-
-
-def test_a_setting_one_of_whose_seeds_failed_is_not_the_best() -> None:
-    failure = {"status": "diverged", "message": "made up", "method_settings": {"lr": 5e-5}}
-    lost = trained("dense", "early", seed=1, **failure)
-    found = table("table_search", [at("dense", 6, lr=2e-5), at("dense", 9, lr=5e-5), lost])
-    assert list(found.loc[found["best"], "setting_lr"]) == [2e-5]
-
-
-def test_settings_that_move_together_are_judged_each_by_its_own_values() -> None:
-    reached: dict[str, tuple[dict[tuple[float, float], int], bool]] = {  # by alpha and rate
-        "alpha lowest": ({(64.0, 1e-4): 9, (4096.0, 5e-5): 5, (4096.0, 5e-4): 6}, True),
-        "inside": ({(64.0, 1e-5): 5, (512.0, 1e-4): 9, (4096.0, 1e-3): 6}, False),
-        "alpha lowest, lr lowest": (
-            {(64.0, 1e-4): 9, (64.0, 1e-3): 5, (512.0, 1e-4): 5, (512.0, 1e-3): 5},
-            False,
-        ),
-    }
-    for edge, (found, together) in reached.items():
-        some = [at("lte", right, alpha=alpha, lr=lr) for (alpha, lr), right in found.items()]
-        assert set(table("table_search", some)["best_edge"].dropna()) == {edge}
-        assert ("together" in text_of(page("table_search", some), ".md")) == together
 
 
 # searched formats, from the committed trainings
