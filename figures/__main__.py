@@ -180,7 +180,7 @@ def draw_everything(arguments: argparse.Namespace) -> int:
     if not names:
         raise InputError(f"{root}: no record that a figure or table shows; make some with: make reproduce-fig1.")
     said = []
-    if without := sorted(sheet.words for sheet, outcome in drawn.items() if not outcome.names):
+    if without := sorted(name for name, outcome in drawn.items() if not outcome.names):
         said.append(f"Not drawn, for want of records: {', '.join(without)}.")
     if arguments.check:
         said += [f"differs: {folder / name}" for name in differing]

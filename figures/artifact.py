@@ -46,7 +46,6 @@ class Artifact(Generic[S]):
         experiments, measure: whose records it is made of (its own is the first, others may lend it records), and their
             measure; None for any.
         lenders: experiments whose records it has too, whatever their measure and whichever experiment is asked for.
-        also: experiments of which it is drawn as well, each on pages of its own, when everything is drawn.
         made_by: the command that makes its records; by default that of its own experiment.
         order: its place among all; those of the same place stand by name.
         select: from a frame of the records of its experiments to one page each, such as one per device.
@@ -67,7 +66,6 @@ class Artifact(Generic[S]):
     experiments: tuple[str, ...]
     measure: str | None = None
     lenders: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
     made_by: str = ""
     order: int = 1000
     select: Callable[[Records], Sequence[S]]

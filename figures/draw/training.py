@@ -17,9 +17,9 @@ from figures.stats.time_values import workload_words
 from figures.stats.training import curves
 from figures.text import NOT_RECORDED
 
-#: What artifacts of the paper's training runs are made of, and of the same stages on source code.
+#: What artifacts of the paper's training runs are made of.
 OF_STUDIES: dict[str, Any] = {
-    "experiments": (EXPERIMENT, "code_stages"),
+    "experiments": (EXPERIMENT,),
     "measure": "train",
     "lenders": PROBES,
     "select": studies,

@@ -6,7 +6,7 @@ A study has at most one run per arm, stage and seed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,13 +56,11 @@ class Runs(frame.Page):
 
     Args:
         probe: the newest of these data.
-        timed: steps that were timed, where another experiment lent them.
     """
 
     experiment: str
     dataset: str
     probe: Record | None = None
-    timed: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def seeds(self) -> list[int]:
@@ -258,7 +256,6 @@ def _by_dataset(records: Records) -> Iterator[tuple[pd.DataFrame, dict[str, Any]
     """Yield the training records of each experiment, device, dataset and workload, with the fields of their page."""
     df = frame.of(records)
     probes, trained = newest_probes(df), df[df["measure"] == "train"]
-    timed = frame.oldest_first(df[(df["measure"] == "run") & (df["status"] == "ok")])
     workloads = trained.groupby(["experiment", "device", "dataset"])["workload"].nunique()
     for page, found in frame.groups(trained, ["experiment", "device", "dataset", "workload"]):
         experiment, device, dataset, workload = page
@@ -273,7 +270,6 @@ def _by_dataset(records: Records) -> Iterator[tuple[pd.DataFrame, dict[str, Any]
                 "place": ", ".join(data),
                 "suffix": data if experiment == EXPERIMENT else (*data, experiment),
                 "probe": probes.get((dataset, workload)),
-                "timed": timed,
             },
         )
 

@@ -240,49 +240,6 @@ def losing() -> list[Record]:
     ]
 
 
-def front() -> list[Record]:
-    """Models by size: beaten, equal within the solvers' tolerance, of other forms, out of reach, not recorded."""
-
-    def one(arm: str, ratio: float | None, right: int, **columns: Any) -> Record:
-        own = {"ratio": ratio, "method_settings": {"ratio": ratio}, "experiment": "ratios_accuracy"}
-        own |= {"stored_mib": 100.0 / (ratio or 1), "dense_mib": 100.0}
-        own |= {"cell_id": f"{arm}-{ratio}-{right}".replace(":", "-"), **columns}
-        if "status" in columns:
-            return trained(arm, "early", **own)
-        return answered(arm, "early", share=right / 100, examples=100, **own)
-
-    return [
-        one("dense", None, 90),
-        one("comera", 2.0, 80),
-        one("comera", 4.0, 80),
-        one("comera", 8.0, 40, seed=1, status="timeout", message="made up"),
-        one("comera", 16.0, 0, **out_of_reach(16.0, 10.4374)),
-        one("low_rank", 2.0, 60),
-        one("low_rank", 4.0, 91, stored_mib=100.0 / 4.02),
-        one("low_rank", 8.0, 34),
-        one("comera:orthogonal", 4.0, 70),
-        one("low_rank:orthogonal", 4.0, 50),
-    ]
-
-
-def costs() -> list[Record]:
-    """Work, memory, and steps timed apart."""
-    found = []
-    for arm, loss, ratio, gflop, ms in (
-        ("dense", 0.5, None, 2.0, 40.0),
-        ("comera", 0.6, 4.0, 0.5, 30.0),
-        ("low_rank", 0.8, 4.0, 0.4, 20.0),
-    ):
-        own = {"ratio": ratio, "experiment": "code_ratios", "flops_per_step": int(gflop * 1e9)}
-        own |= {"method_settings": {"ratio": ratio}, "peak_memory_predicted_mib": 30 * gflop}
-        run = other_run(arm, [loss], BELOW, size=20 / (ratio or 1), **own)
-        names = ("workload", "dataset", "precision", "config_json", "sequence_length")
-        alike = {name: getattr(run, name) for name in names}
-        apart = {"experiment": "code_ratios_time", "cell_id": f"t-{arm}", "ratio": ratio or 4.0}
-        found += [run, timed(arm, [ms, ms], 32, **alike, **apart)]
-    return found
-
-
 def precisions() -> list[Record]:
     """Products in FP8, storage in FP8, a control, an orthogonal start; dense lacks a seed."""
     ends = {("comera", "fp32"): 2.0, ("comera", "bf16"): 2.001, ("comera", "fp8"): 2.005}
@@ -405,9 +362,6 @@ CASES: dict[str, tuple[str, list[Record]]] = {
         for name in ("fig6", "table_mnli", "table_ranks", "truncation")
         if (name, case) not in {("table_ranks", "losing"), ("truncation", "losing")}
     },
-    "pareto-front": ("pareto", front()),
-    "pareto-costs": ("pareto", costs()),
-    "pareto-losing": ("pareto", losing()),
     "table_dlrm": ("table_dlrm", clicks()),
     "table_dlrm-losing": ("table_dlrm", clicks(worse=0.2)[:3]),
     "fig14": ("fig14", precisions()),

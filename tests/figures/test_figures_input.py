@@ -92,7 +92,7 @@ def test_records_that_cannot_be_read_are_one_sentence(
         ),
         (["table_correctness"], blocked, "no folder that can be written"),
         (["explore"], blocked, "no folder that can be written"),
-        (["fig6"], of(record(experiment="accuracy")), "no training record below accuracy/ or code_stages/"),
+        (["fig6"], of(record(experiment="accuracy")), "no training record below accuracy/ or pointer_stages/"),
         (
             ["fig6", "--experiment", "accuracy_small"],
             of(*stages_of_accuracy()),
@@ -102,7 +102,6 @@ def test_records_that_cannot_be_read_are_one_sentence(
         (["fig1", "--experiment", "clicks"], of(record()), "no record below clicks/; make"),
         (["fig1", "--experiment", "accuracy"], of(*stages_of_accuracy()), "no record below accuracy/ is one that fig1"),
         (["plans"], of(record(experiment="contraction")), "no record below contraction/"),
-        (["pareto"], of(*stages_of_accuracy()), "no training record below ratios_accuracy/"),
         (["table_ranks"], of(made_up.trained(samples={}, stored_mib=1.0)), "needs its learning curve"),
         (["table_mnli"], of(made_up.trained(config_json="{}")), "needs training.stages"),
     ],

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from made_up import epochs
 from matplotlib.figure import Figure
-from pages import ARTIFACTS, RENDERED
+from pages import RENDERED
 
 from bench.core.record import write
 from bench.errors import KILLED
 from figures import redraw
 from figures.__main__ import main
 from figures.draw.plotted import plotted_digest
-from figures.redraw import SUFFIXES, Sheet, digest_in, sheets
+from figures.redraw import SUFFIXES, digest_in
 
 
 @pytest.mark.slow
@@ -105,17 +105,12 @@ def killed(*_: Any) -> None:
 def test_a_process_that_is_killed_is_one_sentence_and_nothing_is_written(
     drawn: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redraw, "_draw_sheet", killed)
+    monkeypatch.setattr(redraw, "_draw", killed)
     before = {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()}
     status, said = drawing(drawn, capsys)
     assert status == 1
     assert said.strip() == KILLED
     assert {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()} == before
-
-
-def test_every_artifact_is_a_sheet_and_those_of_other_experiments_too() -> None:
-    assert {sheet.artifact for sheet in sheets()} == set(ARTIFACTS)
-    assert Sheet("pareto", "ratios_accuracy_small") in sheets()
 
 
 def figure(**changes: Any) -> Figure:
