@@ -9,7 +9,7 @@ from bench.core.intervals import MIN_LAUNCHES
 from figures import frame
 from figures.arms import DENSE
 from figures.columns import Format
-from figures.draw.style import WHISKER, nothing_drawn
+from figures.draw.style import nothing_drawn
 from figures.stats import pointer
 from figures.stats.metric import LeadingMetric, Score, score
 from figures.stats.studies import EXPERIMENT, PROBES, Runs, Study, studies
@@ -152,11 +152,6 @@ def label(axes: Any, x: str, y: str, is_empty: bool) -> None:
     axes.set_ylabel(y, fontsize=8)
     if is_empty:
         nothing_drawn(axes, "no finished run")
-
-
-def whisker(axes: Any, x: float, low: float, high: float, **style: Any) -> None:
-    """Draw a vertical range or interval."""
-    axes.plot([x, x], [low, high], **{**WHISKER, "solid_capstyle": "butt", **style})
 
 
 def bounds_of(table: pd.DataFrame, name: str) -> list[pd.Series]:

@@ -241,9 +241,8 @@ def losing() -> list[Record]:
 
 
 def precisions() -> list[Record]:
-    """Products in FP8, storage in FP8, a control, an orthogonal start; dense lacks a seed."""
+    """Products in FP8, an orthogonal start; dense lacks a seed."""
     ends = {("comera", "fp32"): 2.0, ("comera", "bf16"): 2.001, ("comera", "fp8"): 2.005}
-    ends |= {("comera:lean", "fp32"): 2.0002, ("comera:lean_fp8", "bf16"): 2.002}
     ends |= {("comera:orthogonal", "fp32"): 1.8, ("comera:orthogonal", "fp8"): 2.4}
     ends |= {("dense", "fp32"): 2.0, ("dense", "fp8"): 2.03}
     found = []
@@ -252,8 +251,6 @@ def precisions() -> list[Record]:
             about = {"cell_id": f"{arm}-{precision}-{seed}".replace(":", "-"), "seed": seed}
             about |= {"precision": precision, "experiment": "fig14", "workload": "code"}
             one = other_run(arm, (3.0, end), {**LOSS, "probe": 2.6}, **about)
-            if "fp8" in arm:
-                one.samples["stored"] = [{"samples": "stored", "error": 0.026}]
             if precision == "fp8":
                 one = dataclasses.replace(one, arithmetic="12 layers: FP8 products, emulated")
             found.append(one)
@@ -295,49 +292,6 @@ def checks() -> list[Record]:
     ]
 
 
-def profiled(arm: str, kinds: dict[str, tuple[float, int, float]], step_ms: float, **columns: Any) -> Record:
-    names = ("ms", "launches", "moved_mib")
-    rows = [{"kind": kind, **dict(zip(names, one, strict=True))} for kind, one in kinds.items()]
-    costliest = [{"name": "nvjet_made_up", "kind": "gemm", "ms": 2.0, "launches": 3.0}]
-    samples = {"kinds": rows, "costliest": costliest, "step_ms": [step_ms]}
-    samples["busy_ms"] = sum(row["ms"] for row in rows)
-    values = {"experiment": "profile", "device": CUDA, "step_time_median_ms": step_ms}
-    values |= {"cell_id": f"{arm}-{columns.get('precision')}-{step_ms}", "samples": samples}
-    return record(arm, 128, measure="profile", **(values | columns))
-
-
-def profiles() -> list[Record]:
-    later = {"recorded_at": "2002-02-03T04:05:06+00:00", "code_id": "code-b"}
-    return [
-        profiled("dense", {"gemm": (9.0, 100, 50.0), "optimizer": (1.0, 2, 800.0)}, 10.5),
-        profiled("comera", {"gemm": (1.5, 300, 20.0), "copy": (0.5, 40, 8.0)}, 6.0),
-        profiled("comera", {"gemm": (1.0, 300, 20.0)}, 5.0, precision="bf16"),
-        profiled("comera", {"gemm": (3.0, 300, 20.0)}, 8.0, **later),
-        profiled("dense", {"gemm": (3.0, 1, 1.0)}, 9.0, sequence_length=32),
-        profiled("galore", {}, 9.0, status="oom", message="no room.", samples={}),
-    ]
-
-
-def products() -> list[Record]:
-    """Gains are taken within blocks, which differ by more than the products do."""
-    fast, slow = [1.0, 2.0, 3.0], [2.0, 4.0, 6.0]
-    wide = {"fp32": slow, "bf16": fast, "fp8": fast, "fp8, cast": slow, "tf32": []}
-    even = {"fp32": 8.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp8, cast": 1.25}
-    square = {name: [ms] * 3 for name, ms in even.items()}
-    found = []
-    for outputs, rows, times in ((32, 128, wide), (768, 4096, square)):
-        own = [{"name": name, "ms": ms, "error": 1e-2, "message": ""} for name, ms in times.items()]
-        for one in own:
-            one |= {} if one["ms"] else {"error": None, "message": "made-up reason."}
-        layer = {"in_features": 768, "out_features": outputs}
-        about = {"measure": "products", "experiment": "products", "device": CUDA}
-        about |= {"config_json": settings(device="cuda", workload_settings=layer)}
-        about |= {"cell_id": f"768-{outputs}", "samples": {"products": own}}
-        found.append(record("dense", rows, flops_per_step=2 * rows * 768 * outputs, **about))
-    old = {"status": "unsupported", "message": "this one is old.", "samples": {}, "cell_id": "c"}
-    return [*found, dataclasses.replace(found[1], batch_size=8, **old)]
-
-
 CASES: dict[str, tuple[str, list[Record]]] = {
     "fig1-every-cell": ("fig1", small_fig1()),
     "fig1-own-experiment": ("fig1", [dataclasses.replace(one, experiment="own") for one in small_fig1()[:4]]),
@@ -359,15 +313,13 @@ CASES: dict[str, tuple[str, list[Record]]] = {
             "other-workload": other_workload(),
             "losing": losing(),
         }.items()
-        for name in ("fig6", "table_mnli", "table_ranks", "truncation")
-        if (name, case) not in {("table_ranks", "losing"), ("truncation", "losing")}
+        for name in ("fig6", "table_mnli", "table_ranks")
+        if (name, case) != ("table_ranks", "losing")
     },
     "table_dlrm": ("table_dlrm", clicks()),
     "table_dlrm-losing": ("table_dlrm", clicks(worse=0.2)[:3]),
     "fig14": ("fig14", precisions()),
     "table_correctness": ("table_correctness", checks()),
-    "table_profile": ("table_profile", profiles()),
-    "table_products": ("table_products", products()),
     "table_fp8": (
         "table_fp8",
         [

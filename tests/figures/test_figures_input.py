@@ -1,6 +1,5 @@
 """Wrong input to every word of ``python -m figures``: one sentence that names it, exit status 2, nothing written."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +7,9 @@ from pathlib import Path
 import made_up
 import pytest
 from made_up import epochs, failed, record, stages_of_accuracy, timed
-from pages import ARTIFACTS, committed, pages, redrawn, refused
+from pages import ARTIFACTS, redrawn, refused
 
-from bench.core.record import SCHEMA_VERSION, Record, RecordError, path_of, write
+from bench.core.record import SCHEMA_VERSION, Record, path_of, write
 from figures.__main__ import main
 
 Prepare = Callable[[Path], object]
@@ -111,24 +110,6 @@ def test_what_cannot_be_shown_is_one_sentence(
 ) -> None:
     prepare(tmp_path / "records")
     assert message in refused(words, tmp_path, capsys)
-
-
-@pytest.mark.parametrize(
-    "layers",
-    [
-        "none",
-        [],
-        [{"in_modes": [12, 8, 8], "out_modes": [8, 8, 12], "ranks": [12, 30]}],
-        [{"in_modes": [12, 8.5], "out_modes": [8, 8], "ranks": [12, 30, 12]}],
-        [{"in_modes": [2], "out_modes": [2], "ranks": [1]}] * 2,
-    ],
-)
-def test_misshapen_modes_are_one_sentence(layers: object) -> None:
-    name = "table_tensorization"
-    [paper, *_] = (one for one in committed(name) if (one.arm, one.workload) == ("comera", "linear"))
-    one = dataclasses.replace(paper, samples={**paper.samples, "tensorized": layers})
-    with pytest.raises(RecordError, match=f"^record {paper.cell_id}: samples.tensorized is .*\\.$"):
-        pages(name, [one])
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"points": [1], "model": "", "largest": [], "notes": []}'])

@@ -25,12 +25,10 @@ from pages import committed, page, pages, table, text_of
 
 from bench.core.record import Record, RecordError
 from bench.measures.shapes import described_shape
-from comera import TTLinear, TTMEmbedding
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
 from figures.artifacts.formats import Formats, beside_probes, select
-from figures.artifacts.table_tensorization import MATRICES, Matrix
 from figures.frame import settings_of
 
 
@@ -249,18 +247,6 @@ def test_a_page_is_drawn_where_no_training_ended_well() -> None:
     assert set(tiny(lambda _: {"status": "diverged", "metrics": {}})["loss"]) == {"-"}
 
 
-@pytest.mark.parametrize(("column", "factor"), [("parameters", 1.03), ("train_steps", 1.2)])
-def test_a_format_from_scratch_of_another_size_or_length_is_no_rival(column: str, factor: float) -> None:
-    records = committed("formats_origins")
-    changed = []
-    for one in records:
-        value = getattr(one, column) if one.experiment == "formats_decomposed" else None
-        changed.append(dataclasses.replace(one, **({column: round(value * factor)} if value else {})))
-    before, after = (page("formats_origins", some).table["less scratch"] for some in (records, changed))
-    assert any(before != "-")
-    assert all(after == "-")
-
-
 # contraction plans: their records hold what the planner listed
 
 
@@ -367,15 +353,6 @@ def test_plans_without_time_or_record_say_so() -> None:
     once.samples["plans"][1]["ms"] = [60.0]
     line = table("plans", [once]).iloc[0]
     assert (line["chosen_over_best"], pd.isna(line["chosen_over_best_low"])) == (6.0, True)
-
-
-@pytest.mark.parametrize("matrix", MATRICES, ids=lambda one: one.name)
-def test_published_matrices_count_as_the_library_s_layers_do(matrix: Matrix) -> None:
-    cores = matrix.published
-    kind = TTMEmbedding if cores.is_table else TTLinear
-    built = kind(matrix.rows, matrix.columns, cores.row_modes, cores.column_modes, cores.ranks, device="meta")
-    assert cores.parameters == built.shape.parameter_count == matrix.published_parameters
-    assert matrix.ratio(cores) == (matrix.size + matrix.bias) / built.parameter_count()
 
 
 # steps on several ranks
