@@ -353,24 +353,3 @@ def test_plans_without_time_or_record_say_so() -> None:
     once.samples["plans"][1]["ms"] = [60.0]
     line = table("plans", [once]).iloc[0]
     assert (line["chosen_over_best"], pd.isna(line["chosen_over_best_low"])) == (6.0, True)
-
-
-# steps on several ranks
-
-
-def test_the_model_of_a_step_does_not_know_that_step() -> None:
-    """A step that takes longer at one rate changes nothing of what the model says of it."""
-    records = committed("scaling")
-    one = max((one for one in records if one.exchange.startswith("powersgd")), key=lambda one: one.link_mbit or 0.0)
-    rows = [{**row, "ms": [3 * ms for ms in row["ms"]]} for row in one.samples["blocks"]]
-    slower = dataclasses.replace(one, samples={**one.samples, "blocks": rows})
-    found = []
-    for some in (records, [slower if other is one else other for other in records]):
-        lines = table("scaling", some)
-        lines = lines[(lines["of"] == "measured") & lines["quantity"].isin(["step", "step by the model"])]
-        found.append(lines.set_index(["quantity", "arm", "link"])["value"].sort_index())
-    apart = found[0][found[0] != found[1]].dropna()
-    assert set(apart.index.get_level_values("quantity")) >= {"step"}
-    changed = apart.loc["step"].index
-    assert len(changed) == 1
-    assert ("step by the model", *changed[0]) not in apart.index
