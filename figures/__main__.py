@@ -53,7 +53,7 @@ def _epilog() -> str:
         "\n".join(lines)
         + """
 
-Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers). Also:
+Written for each: .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers). Also:
 python -m figures all, claims, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports
 modules of your own that register figures. An example: python -m figures fig1 --records results/reference"""
     )
@@ -92,6 +92,7 @@ def _parser(program: str) -> FiguresParser:
     option("figure", metavar="FIGURE", help="what to draw, by a name below")
     whose = "whose records to show, such as accuracy_small (default: the figure's own)"
     option("--experiment", metavar="NAME", help=whose)
+    option("--png", action="store_true", help="write the picture as a PNG too; one that is there is always drawn anew")
     option = commands["claims"].add_argument
     option("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
     model = "predictions for a model of your own, written by python -m bench predict model=PATH"
@@ -161,7 +162,10 @@ def draw(arguments: argparse.Namespace) -> None:
     if not pages:
         shown = f"is one that {artifact.name} shows; make some with: {artifact.command}"
         raise InputError(f"{root}: no record below {folders} {shown}.")
-    files = [dict(page.files) for page in pages]  # all are drawn before the first one is written
+    names = [page.files.names_in(_out(arguments), arguments.png) for page in pages]
+    files = [  # all are drawn before the first one is written
+        {name: page.files[name] for name in some} for page, some in zip(pages, names, strict=True)
+    ]
     written = [_write(content, arguments) for content in files]
     for page, paths in zip(pages, written, strict=True):
         sys.stdout.write(f"{page.to_text()}Written: {', '.join(map(str, paths))}\n\n")

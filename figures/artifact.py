@@ -126,7 +126,7 @@ class Artifact(Generic[S]):
         parts = map(device_folder, (selection.device, *selection.suffix, *asked))
         stem = "-".join([self.name, *parts])
         draw = self.draw and functools.partial(self.draw, selection, table, caption)
-        text = markdown(caption, f"{stem}.png" if draw else "", read, left, verdicts)
+        text = markdown(caption, f"{stem}.svg" if draw else "", read, left, verdicts)
         files = Files(stem, draw, {f"{stem}.md": text, f"{stem}.csv": csv(table)})
         return Drawn(
             title=caption.title,

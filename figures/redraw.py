@@ -51,10 +51,11 @@ def _draw(name: str, folder: Path, contents_of: Contents) -> Outcome:
     """Draw one artifact from the shared frame of records and compare its files with those of the folder."""
     found = Outcome([], [], {})
     for page in artifacts()[name].render(_shared["records"], claims_of(artifacts().values())):
-        other = [name for name in page.files if _differs(name, page.files, folder)]
-        found.names.extend(page.files)
+        names = page.files.names_in(folder)
+        other = [name for name in names if _differs(name, page.files, folder)]
+        found.names.extend(names)
         found.differing.extend(other)
-        wanted = {"none": (), "differing": other, "all": page.files}[contents_of]
+        wanted = {"none": (), "differing": other, "all": names}[contents_of]
         found.contents.update({name: page.files[name] for name in wanted})
     return found
 

@@ -54,4 +54,4 @@ def test_all_three_are_drawn(results, tmp_path) -> None:
         said = run("figures", artifact, "--experiment", "accuracy_small", f"--records={results}", f"--out={tmp_path}")
         assert "not tested here" in said  # the claims are about another model
         assert list(tmp_path.glob(f"{artifact}-*synthetic*.md"))
-    assert {path.suffix for path in tmp_path.glob("fig6-*")} == {".png", ".svg", ".md", ".csv"}
+    assert {path.suffix for path in tmp_path.glob("fig6-*")} == {".svg", ".md", ".csv"}

@@ -64,7 +64,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 def test_it_is_drawn_by_the_command_with_its_verdict(folder: Path, tmp_path: Path) -> None:
     written, printed = drawn_once("weights_table", folder, tmp_path / "out")
     stem = "weights_table-made-up-cpu-2-threads"
-    assert set(written) == {f"{stem}.{ending}" for ending in ("png", "svg", "md", "csv")}
+    assert set(written) == {f"{stem}.{ending}" for ending in ("svg", "md", "csv")}
     assert written[f"{stem}.csv"].decode().splitlines()[1:] == [
         '"Made-up CPU, 2 threads",comera,6',
         '"Made-up CPU, 2 threads",dense,255',
