@@ -29,7 +29,7 @@ SUFFIXES = (".md", ".csv", ".svg", ".png")
 Contents = Literal["none", "differing", "all"]
 
 
-class Outcome(NamedTuple):
+class Redrawn(NamedTuple):
     """The files of an artifact beside those of the folder.
 
     Args:
@@ -47,9 +47,9 @@ class Outcome(NamedTuple):
 _shared: dict[str, pd.DataFrame] = {}
 
 
-def _draw(name: str, folder: Path, contents_of: Contents) -> Outcome:
+def _draw(name: str, folder: Path, contents_of: Contents) -> Redrawn:
     """Draw one artifact from the shared frame of records and compare its files with those of the folder."""
-    found = Outcome([], [], {})
+    found = Redrawn([], [], {})
     for page in artifacts()[name].render(_shared["records"], claims_of(artifacts().values())):
         names = page.files.names_in(folder)
         other = [name for name in names if _differs(name, page.files, folder)]
@@ -77,7 +77,7 @@ def digest_in(svg: str) -> str | None:
     return found[1] if found else None
 
 
-def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iterator[tuple[str, Outcome]]:
+def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iterator[tuple[str, Redrawn]]:
     """Draw all artifacts by as many processes as there are processors, with a progress bar on a terminal.
 
     Yields each as it is done. An error in one of them is raised once those that have begun are done.

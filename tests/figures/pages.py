@@ -79,9 +79,9 @@ def _recorded(experiment: str) -> list[Record]:
 
 
 @functools.cache
-def committed(name: str) -> tuple[Record, ...]:
+def committed(name: str, experiment: str | None = None) -> tuple[Record, ...]:
     """The committed records that an artifact is made of."""
-    artifact = ARTIFACTS[name]
+    artifact = ARTIFACTS[name] if experiment is None else ARTIFACTS[name].for_experiment(experiment)
     names = dict.fromkeys((*artifact.experiments, *artifact.lenders))
     return tuple(artifact.of([one for name in names for one in _recorded(name)])["record"])
 
