@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow lint gate gate-accept reproduce reproduce-fig1 sweep-ratios speed claims report explore docs clean
+.PHONY: help setup test test-slow lint gate gate-accept reproduce reproduce-fig1 sweep-ratios claims explore docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -77,14 +77,8 @@ reproduce-% sweep-% compare-%: $(READY) FORCE
 
 FORCE:
 
-speed: $(READY) ## print speed ratios of block tensor trains and of Muon
-	$(BIN)/python -m bench speed
-
 claims: $(READY) ## print the verdict on each published claim (RESULTS=results/reference)
 	@$(BIN)/python -m bench claims --records "$(RESULTS)"
-
-report: $(READY) ## write report.html: all verdicts, figures and tables
-	@$(BIN)/python -m bench report --records "$(RESULTS)"
 
 explore: $(READY) ## write explorer.html: every record as a point, with filters
 	@$(BIN)/python -m bench explore --records "$(RESULTS)"

@@ -6,7 +6,6 @@ import os
 import sys
 import textwrap
 from concurrent.futures import BrokenExecutor
-from pathlib import Path
 from typing import Any
 
 from bench.core.files import temporary_folder
@@ -19,20 +18,15 @@ COMMANDS = {
     "run": "measure the cells of an experiment; the word may be left out",
     "search": "search every arm's rate, then train further seeds",
     "reproduce": "measure what a figure or table needs, and draw it",
-    "campaign": "run experiments one after another, stop after some seconds",
     "advise": "does structured training pay for a model of your own?",
     "predict": "memory, work, least time of a step on any device",
-    "compare": "the records of two folders or commits side by side",
-    "speed": "print speed ratios of block tensor trains and of Muon",
-    "merge": "copy the records of other folders into one",
     "claims": "print the verdict of the records on each published claim",
-    "report": "write one HTML page: verdicts, figures and tables",
     "explore": "write one HTML page in which every record is a point",
     "list": "name all experiments, methods, workloads, measures and settings",
 }
 
 #: Commands of figures, a floor above, which runs as a program of its own.
-_READERS = {"claims": "figures.claims", "report": "figures.report", "explore": "figures.explorer"}
+_READERS = {"claims": "figures.claims", "explore": "figures.explorer"}
 
 
 def _known() -> str:
@@ -76,23 +70,13 @@ def _parser() -> Parser:
         text = CONF / "help" / f"{name}.txt"
         description = text.read_text(encoding="utf-8") if text.exists() else does
         commands[name] = subparsers.add_parser(name, help=does, description=description, formatter_class=form)
-        if name in ("run", "campaign", "search"):
+        if name in ("run", "search"):
             commands[name].add_argument("settings", metavar="key=value", nargs="*")
-    stop = "stop the run under way after so many seconds (default: no limit)"
-    commands["campaign"].add_argument("--stop-after", metavar="SECONDS", type=float, help=stop)
     further = "train the best rate with further seeds (default: 1,2; empty for none)"
     commands["search"].add_argument("--seeds", metavar="LIST", default="1,2", help=further)
     commands["reproduce"].add_argument("target", metavar="TARGET", nargs="?", default="", help="left out: list all")
     where = "where records go (default: results/local)"
     commands["reproduce"].add_argument("--results", metavar="FOLDER", default="results/local", help=where)
-    commands["compare"].add_argument("a", metavar="A", help="a results folder or a commit, the one to compare with")
-    commands["compare"].add_argument("b", metavar="B", help="a results folder or a commit, the one in question")
-    commands["compare"].add_argument("--experiment", metavar="NAME", help="the only one to compare (default: all)")
-    commands["compare"].add_argument("--format", choices=("text", "csv"), default="text", help="(default: text)")
-    commands["speed"].add_argument("--rounds", type=int, default=6, help="per ratio (default 6, at least 2)")
-    commands["merge"].add_argument("sources", metavar="FOLDER", type=Path, nargs="+", help="a results folder")
-    into = "where the records go (default: results/local)"
-    commands["merge"].add_argument("--into", metavar="FOLDER", type=Path, default="results/local", help=into)
     return parser
 
 
@@ -124,7 +108,7 @@ def _run(settings: list[str]) -> None:
 
 def main() -> None:
     """Dispatch on the command; without one it is ``run``."""
-    arguments = sys.argv[1:] if sys.argv[1:] not in ([], ["campaign"]) else [*sys.argv[1:], "--help"]
+    arguments = sys.argv[1:] or ["--help"]
     if "=" in arguments[0] or (arguments[0][:1] == "-" and arguments[0] not in ("-h", "--help")):
         arguments = ["run", *arguments]
     if arguments[0][:1] != "-" and arguments[0] not in COMMANDS:
@@ -173,32 +157,22 @@ def _command(arguments: list[str]) -> None:
 
 def _dispatch(parser: Parser, arguments: list[str]) -> None:
     """Run a command whose arguments the parser defines."""
-    from bench.commands import campaign, compare, merge, reproduce  # the others load torch
-
     given, others = parser.parse_known_args(arguments)
-    if given.command in ("campaign", "search"):
+    if given.command == "search":
         given.settings += others
     elif others:
         parser.error(f"{others[0]} is no argument of {given.command}")
     match given.command:
-        case "campaign":
-            campaign.run(given.settings, given.stop_after)
         case "search":
             from bench.commands import search
 
             search.run(given.settings, given.seeds)
         case "reproduce":
-            reproduce.run(given.target, given.results)
-        case "compare":
-            compare.run(given.a, given.b, given.experiment, given.format)
-        case "speed":
-            from bench.commands import speed
+            from bench.commands import reproduce
 
-            speed.run(given.rounds)
+            reproduce.run(given.target, given.results)
         case "list":
             print(_known(), end="")
-        case "merge":
-            merge.run(given.sources, given.into)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m figures [draw] FIGURE``, and ``all``, ``docs``, ``claims``, ``report``, ``explore``."""
+"""``python -m figures [draw] FIGURE``, and ``all``, ``docs``, ``claims``, ``explore``."""
 
 import argparse
 import collections
@@ -34,7 +34,6 @@ from figures.text import InputError
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
 RENDERED = Path("figures") / "rendered"
-REPORT = "report.html"
 EXPLORER = "explorer.html"
 
 
@@ -54,8 +53,8 @@ def _epilog() -> str:
         "\n".join(lines)
         + """
 
-Written for each: .png and .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers). Also:
-python -m figures all, claims, report, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports
+Written for each: .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers). Also:
+python -m figures all, claims, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports
 modules of your own that register figures. An example: python -m figures fig1 --records results/reference"""
     )
 
@@ -66,8 +65,6 @@ COMMANDS = {
 on every published claim it touches. Nothing is measured here.""",
     "claims": """Print every claim published about the method with what decides it and what the records say:
 reproduced, partly, not reproduced, or not tested here, and why. Nothing is measured here.""",
-    "report": """Write one HTML page from records: the verdict on every published claim, then each figure and
-table beside what was published, how it was measured and what failed. Nothing is measured here.""",
     "explore": """Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the
 command behind each point. Nothing is measured here, and the page loads nothing.""",
     "all": """Draw every figure and table there are records of, in parallel, and write them.
@@ -85,7 +82,7 @@ def _parser(program: str) -> FiguresParser:
     }
     about["draw"] |= {"prog": program, "epilog": _epilog()}
     commands = {name: added.add_parser(name, **more) for name, more in about.items()}
-    work = (draw, claims, report, explore, draw_everything, fill_documents)
+    work = (draw, claims, explore, draw_everything, fill_documents)
     for (name, one), does in zip(commands.items(), work, strict=True):
         records = Path("results") / ("reference" if name == "docs" else "local")
         where = f"where the records lie (default: {records}; the project's own: results/reference)"
@@ -95,6 +92,7 @@ def _parser(program: str) -> FiguresParser:
     option("figure", metavar="FIGURE", help="what to draw, by a name below")
     whose = "whose records to show, such as accuracy_small (default: the figure's own)"
     option("--experiment", metavar="NAME", help=whose)
+    option("--png", action="store_true", help="write the picture as a PNG too; one that is there is always drawn anew")
     option = commands["claims"].add_argument
     option("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
     model = "predictions for a model of your own, written by python -m bench predict model=PATH"
@@ -164,7 +162,10 @@ def draw(arguments: argparse.Namespace) -> None:
     if not pages:
         shown = f"is one that {artifact.name} shows; make some with: {artifact.command}"
         raise InputError(f"{root}: no record below {folders} {shown}.")
-    files = [dict(page.files) for page in pages]  # all are drawn before the first one is written
+    names = [page.files.names_in(_out(arguments), arguments.png) for page in pages]
+    files = [  # all are drawn before the first one is written
+        {name: page.files[name] for name in some} for page, some in zip(pages, names, strict=True)
+    ]
     written = [_write(content, arguments) for content in files]
     for page, paths in zip(pages, written, strict=True):
         sys.stdout.write(f"{page.to_text()}Written: {', '.join(map(str, paths))}\n\n")
@@ -183,7 +184,7 @@ def draw_everything(arguments: argparse.Namespace) -> int:
     if not names:
         raise InputError(f"{root}: no record that a figure or table shows; make some with: make reproduce-fig1.")
     said = []
-    if without := sorted(sheet.words for sheet, outcome in drawn.items() if not outcome.names):
+    if without := sorted(name for name, outcome in drawn.items() if not outcome.names):
         said.append(f"Not drawn, for want of records: {', '.join(without)}.")
     if arguments.check:
         said += [f"differs: {folder / name}" for name in differing]
@@ -222,20 +223,6 @@ def fill_documents(arguments: argparse.Namespace) -> int:
 def claims(arguments: argparse.Namespace) -> None:
     """Read, judge and print; whatever is wrong with the input stops it before anything is printed."""
     sys.stdout.write(FORMATS[arguments.format](judge(_read(_folder(arguments)))))
-
-
-def report(arguments: argparse.Namespace) -> None:
-    """Read, draw, write the page and print where it lies; wrong input stops it before anything is written."""
-    from figures.report.page import page
-
-    root, everything = _folder(arguments), artifacts()
-    records = _read(root)
-    found = list(everything.values())
-    if all(artifact.of(records).empty for artifact in found):
-        folders = dict.fromkeys(f"{name}/" for artifact in found for name in artifact.experiments)
-        below = ", ".join(folders)
-        raise InputError(f"{root}: no record below {below}; make some with: {found[0].command}.")
-    print(*_write({REPORT: page(records, everything, claims_of(everything.values()))}, arguments))
 
 
 def explore(arguments: argparse.Namespace) -> None:

@@ -42,11 +42,10 @@ class Artifact(Generic[S]):
 
     Args:
         name: by which it is asked for; its files begin with it.
-        heading, summary: of its section in the report; ``--help`` has the summary too.
+        summary: what it shows, as ``--help`` says it.
         experiments, measure: whose records it is made of (its own is the first, others may lend it records), and their
             measure; None for any.
         lenders: experiments whose records it has too, whatever their measure and whichever experiment is asked for.
-        also: experiments of which it is drawn as well, each on pages of its own, when everything is drawn.
         made_by: the command that makes its records; by default that of its own experiment.
         order: its place among all; those of the same place stand by name.
         select: from a frame of the records of its experiments to one page each, such as one per device.
@@ -63,12 +62,10 @@ class Artifact(Generic[S]):
     """
 
     name: str
-    heading: str
     summary: str
     experiments: tuple[str, ...]
     measure: str | None = None
     lenders: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
     made_by: str = ""
     order: int = 1000
     select: Callable[[Records], Sequence[S]]
@@ -129,7 +126,7 @@ class Artifact(Generic[S]):
         parts = map(device_folder, (selection.device, *selection.suffix, *asked))
         stem = "-".join([self.name, *parts])
         draw = self.draw and functools.partial(self.draw, selection, table, caption)
-        text = markdown(caption, f"{stem}.png" if draw else "", read, left, verdicts)
+        text = markdown(caption, f"{stem}.svg" if draw else "", read, left, verdicts)
         files = Files(stem, draw, {f"{stem}.md": text, f"{stem}.csv": csv(table)})
         return Drawn(
             title=caption.title,

@@ -85,7 +85,7 @@ def _words(heading: str) -> Format:
 
 #: Columns of words, and of whole numbers, that are headed by their own names.
 _OF_WORDS = (
-    *("arm", "variant", "part", "toggles", "optimizer", "layer", "product", "form"),
+    *("arm", "variant", "part", "toggles", "optimizer", "layer", "form"),
     *("matrix", "setting", "modes", "ranks", "plan", "workload", "batches", "what"),
     *("precision", "run", "stage", "settings", "best", "remarks"),
 )
@@ -112,7 +112,6 @@ FORMATS: Mapping[str, Format] = {
     "allocated_mib": Format("allocated MiB", digits=4),
     "reserved_mib": Format("reserved MiB", digits=4),
     # searches of rates
-    "origin": _words("weights"),
     "ratio": Format("ratio", suffix="x"),
     "train_steps": Format("steps", digits=0),
     "test_loss": Format("loss", digits=4),
@@ -122,7 +121,6 @@ FORMATS: Mapping[str, Format] = {
     "lr": Format("best rate", form="g"),
     # layers and products by precision
     "ms": Format("ms", status="status"),
-    "tflops_per_s": Format("TFLOP/s"),
     "gain_over_*": Format("gain over *", suffix="x"),
     "mib": Format("MiB"),
     "*_least_ms": Format("least ms"),
@@ -132,7 +130,6 @@ FORMATS: Mapping[str, Format] = {
     # several ranks
     "link": Format("link, setting"),  # marks of older code stand at the arm
     "value": Format("value", form="g"),
-    "sent_mib": Format("sent, MiB"),
     "sent_buckets_mib": Format("sent, MiB"),
     "exchange_memory_mib": Format("held, MiB"),
     # contraction plans
@@ -164,9 +161,6 @@ FORMATS: Mapping[str, Format] = {
     "size_fraction": Format("S"),
     "size_target": Format("S0"),
     "size_met": Format("S <= S0"),
-    "step_trained_over_full": Format("step time, trained / full"),
-    "step_trained_ms": Format("trained, ms"),
-    "best_edge": _words("at an edge"),
 }
 
 

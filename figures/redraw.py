@@ -21,7 +21,7 @@ from figures.ledger.judging import claims_of
 from figures.registry import artifacts
 from figures.write import Files
 
-#: Kinds of files that are drawn; others in the folder, such as the report, are left alone.
+#: Kinds of files that are drawn; others in the folder, such as the explorer's page, are left alone.
 SUFFIXES = (".md", ".csv", ".svg", ".png")
 
 
@@ -29,20 +29,8 @@ SUFFIXES = (".md", ".csv", ".svg", ".png")
 Contents = Literal["none", "differing", "all"]
 
 
-class Sheet(NamedTuple):
-    """What is drawn at once: an artifact, of its own experiments or of another one (:attr:`Artifact.also`)."""
-
-    artifact: str
-    experiment: str | None = None
-
-    @property
-    def words(self) -> str:
-        other = f" --experiment {self.experiment}" if self.experiment else ""
-        return f"{self.artifact}{other}"
-
-
-class SheetOutcome(NamedTuple):
-    """The files of a sheet beside those of the folder.
+class Redrawn(NamedTuple):
+    """The files of an artifact beside those of the folder.
 
     Args:
         names: of all its files; none where there is no record that it shows.
@@ -55,27 +43,19 @@ class SheetOutcome(NamedTuple):
     contents: dict[str, bytes]
 
 
-def sheets() -> list[Sheet]:
-    """All there is to draw."""
-    found = artifacts()
-    return [Sheet(name, one) for name, artifact in found.items() for one in (None, *artifact.also)]
-
-
 #: The frame that the processes of a pool share with the one that forked them.
 _shared: dict[str, pd.DataFrame] = {}
 
 
-def _draw_sheet(sheet: Sheet, folder: Path, contents_of: Contents) -> SheetOutcome:
-    """Draw one sheet from the shared frame of records and compare its files with those of the folder."""
-    artifact = artifacts()[sheet.artifact]
-    if sheet.experiment is not None:
-        artifact = artifact.for_experiment(sheet.experiment)
-    found = SheetOutcome([], [], {})
-    for page in artifact.render(_shared["records"], claims_of(artifacts().values())):
-        other = [name for name in page.files if _differs(name, page.files, folder)]
-        found.names.extend(page.files)
+def _draw(name: str, folder: Path, contents_of: Contents) -> Redrawn:
+    """Draw one artifact from the shared frame of records and compare its files with those of the folder."""
+    found = Redrawn([], [], {})
+    for page in artifacts()[name].render(_shared["records"], claims_of(artifacts().values())):
+        names = page.files.names_in(folder)
+        other = [name for name in names if _differs(name, page.files, folder)]
+        found.names.extend(names)
         found.differing.extend(other)
-        wanted = {"none": (), "differing": other, "all": page.files}[contents_of]
+        wanted = {"none": (), "differing": other, "all": names}[contents_of]
         found.contents.update({name: page.files[name] for name in wanted})
     return found
 
@@ -97,8 +77,8 @@ def digest_in(svg: str) -> str | None:
     return found[1] if found else None
 
 
-def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iterator[tuple[Sheet, SheetOutcome]]:
-    """Draw all sheets by as many processes as there are processors, with a progress bar on a terminal.
+def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iterator[tuple[str, Redrawn]]:
+    """Draw all artifacts by as many processes as there are processors, with a progress bar on a terminal.
 
     Yields each as it is done. An error in one of them is raised once those that have begun are done.
     """
@@ -107,17 +87,17 @@ def draw_all(records: pd.DataFrame, folder: Path, contents_of: Contents) -> Iter
     words = TextColumn("{task.description}")
     parts = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     sizes = records["experiment"].value_counts()  # what takes longest comes first
-    waiting = sorted(sheets(), key=lambda sheet: -sizes.reindex(artifacts()[sheet.artifact].experiments).sum())
+    waiting = sorted(artifacts(), key=lambda name: -sizes.reindex(artifacts()[name].experiments).sum())
     with (
         shielded(),
         ProcessPoolExecutor(usable_processors(), multiprocessing.get_context("fork")) as pool,
         Progress(*parts, console=console, disable=not console.is_terminal, transient=True) as bar,
     ):
         task = bar.add_task("drawing", total=len(waiting))
-        futures = {pool.submit(_draw_sheet, sheet, folder, contents_of): sheet for sheet in waiting}
+        futures = {pool.submit(_draw, name, folder, contents_of): name for name in waiting}
         try:
             for future in as_completed(futures):
-                bar.update(task, advance=1, description=futures[future].artifact)
+                bar.update(task, advance=1, description=futures[future])
                 yield futures[future], future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -4,6 +4,7 @@ import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -23,17 +24,25 @@ _CLAIM_COLUMNS = frozenset({"claim", "published", "ours", "verdict", "with the f
 
 
 class Files(Mapping[str, bytes]):
-    """The files of a page by name. Its picture, which takes long, is drawn once, when it is first asked for."""
+    """The files of a page by name. Its picture, which takes long, is drawn once, when it is first asked for.
+
+    The picture is an SVG. It can be had as a PNG as well, which is no file of the page.
+    """
 
     def __init__(self, stem: str, draw: Callable[[], Figure] | None, texts: Mapping[str, bytes]) -> None:
         self._draw, self._made = draw and functools.cache(draw), dict(texts)
-        self._names = (*((f"{stem}.png", f"{stem}.svg") if draw else ()), *texts)
+        self._names = (*((f"{stem}.svg",) if draw else ()), *texts)
+        self._png = (f"{stem}.png",) if draw else ()
 
     def __getitem__(self, name: str) -> bytes:
-        if name not in self._made and name in self._names and self._draw:
+        if name not in self._made and name in (*self._names, *self._png) and self._draw:
             with house_style():
                 self._made[name] = to_bytes(self._draw(), name.rpartition(".")[2])
         return self._made[name]
+
+    def names_in(self, folder: Path, png: bool = False) -> list[str]:
+        """Return what is written to a folder: all files, and a PNG where one is asked for or already there."""
+        return [*self._names, *(name for name in self._png if png or (folder / name).is_file())]
 
     @property
     def plotted(self) -> str | None:

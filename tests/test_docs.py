@@ -167,6 +167,12 @@ def test_numbers_and_verdicts_are_those_of_the_reference_records(monkeypatch, ca
     assert main(["docs", "--check"]) == 0, capsys.readouterr().out
 
 
+def test_only_embedded_pictures_are_committed_as_png() -> None:
+    """All others are SVG alone; ``python -m figures FIGURE --png`` makes one more."""
+    embedded = {name for page in PAGES for name in re.findall(r"!\[[^]]*\]\([^)]*/([^/)]+\.png)\)", text_of(page))}
+    assert {path.name for path in (ROOT / "figures" / "rendered" / "reference").glob("*.png")} == embedded
+
+
 def words_in(text: str) -> int:
     return len(re.findall(r"\S*\w\S*", re.sub(r"!?\]\([^)]*\)", "]", text)))
 

@@ -35,11 +35,8 @@ def progress(does: str) -> Iterator[Callable[[str], None]]:
         yield status.update if console.is_terminal else console.print
 
 
-def status_of(words: Sequence[str], seconds: float | None = None) -> int | None:
-    """Run Python with these arguments and return its exit status; signals that end this program end that one.
-
-    After so many ``seconds`` it gets SIGTERM, and once it has ended the status is None.
-    """
+def status_of(words: Sequence[str]) -> int:
+    """Run Python with these arguments and return its exit status; signals that end this program end that one."""
     with handled_elsewhere(), subprocess.Popen([sys.executable, *words], process_group=0) as process:
 
         def send(number: int, _: object) -> None:
@@ -47,11 +44,7 @@ def status_of(words: Sequence[str], seconds: float | None = None) -> int | None:
 
         before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
-            return None
+            status = process.wait()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

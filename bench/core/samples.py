@@ -98,11 +98,6 @@ def disturbed_blocks(record: Record) -> int:
     return sum(block["disturbed"] for block in _marked(record))
 
 
-def calibrations_ms(record: Record) -> list[float]:
-    """Return times of the calibration product in ms, one for every undisturbed block that has it."""
-    return [float(block["calibration_ms"]) for block in _undisturbed(record) if block.get("calibration_ms")]
-
-
 #: Times of a block that bound what the product takes on a quiet machine: by the wall clock, by the processor time of
 #: its thread, which passes only while it runs, and the best of this machine in the record's folder of results.
 _BOUNDS = ("calibration_ms", "calibration_cpu_ms", "best_calibration_ms")
@@ -227,9 +222,3 @@ def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
         return in_unit(unpacked(row["per_example"]), metric["unit"], float(row["metrics"][metric["name"]]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"record {record.cell_id}: its learning curve cannot be read ({error!r}).") from None
-
-
-def last_per_example(record: Record) -> Array | None:
-    """Return :func:`per_example` at the end of a training run; None if the record has no learning curve."""
-    curve = record.samples.get("curve")
-    return per_example(record, curve[-1] if isinstance(curve, list) else curve) if curve else None

@@ -8,8 +8,7 @@ states its numbers and its tolerance in ``benchmark.extra_info``, left by ``make
   bytes, FLOPs, operator calls, bytes saved for backward, and the predicted peak of memory by category. Improvements are
   differences too, and so are benchmarks that are new or have vanished.
 * The timed part (:mod:`bench.gate.timed`) compares this tree with the one it came from and with a pinned one, in one
-  run on one machine. How often it alarms without cause, and what it catches, is measured by
-  ``python tools/gate_power.py``; records lie in ``results/reference/gate``.
+  run on one machine. ``docs/measuring.md`` has what it caught in trials.
 
 To accept numbers that are meant to change, run ``make gate-accept``, look at the table it prints, and commit the
 baseline together with the change that it belongs to. That is also how another version of PyTorch gets its baseline.

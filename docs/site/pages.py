@@ -22,8 +22,9 @@ PATTERNS = (
     "docs/*.md",
     "figures/rendered/reference/*",
     "results/README.md",
+    "results/frozen/README.md",
+    "results/frozen/*/*",
     "results/reference/robustness/*.jsonl",
-    "results/reference/gate/*.jsonl",
 )
 UNKNOWN = "docs/results.html#what-speaks-against-comera-and-what-has-not-been-tested"
 INDEX = "figures/rendered/reference/index.md"

@@ -413,7 +413,6 @@ def _curves(axes: Any, points: pd.DataFrame, x: str, strokes: Mapping[str, style
 
 ARTIFACT = Artifact(
     name="activations",
-    heading="What is kept for backward, and the largest batch",
     summary="memory kept for backward by kind of tensor, largest batch that fits, peak memory and time by batch size; "
     "an image per device and precision",
     experiments=EXPERIMENTS,

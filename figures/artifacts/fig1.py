@@ -226,7 +226,6 @@ RULES = (
 
 ARTIFACT = Artifact(
     name="fig1",
-    heading="Fig. 1: time and memory of every method",
     summary="time per epoch and peak memory of every arm, by batch size; an image per device, precision and toggles",
     experiments=EXPERIMENTS,
     made_by="make reproduce-fig1",

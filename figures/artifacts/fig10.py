@@ -149,7 +149,6 @@ RULES = (
 ARTIFACT: Artifact[Any] = replace(
     fig1.ARTIFACT,
     name="fig10",
-    heading="Fig. 10: the CodeBERT-like model",
     summary="time per step and peak memory of the full CodeBERT-like model; an image per device and phase",
     experiments=EXPERIMENTS,
     made_by="make reproduce-fig10",

@@ -73,7 +73,6 @@ def _judge(_: Claim, study: Study, __: Any) -> Judgement:
 
 ARTIFACT = Artifact(
     name="fig10_loss",
-    heading="Fig. 10: held-out loss through both phases",
     summary="held-out loss by step and by time, dense against CoMERA in two phases; an image per device and dataset",
     experiments=("code_phases",),
     lenders=PROBES,

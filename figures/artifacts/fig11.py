@@ -169,7 +169,6 @@ def _number(value: float) -> str:
 
 ARTIFACT = Artifact(
     name="fig11",
-    heading="Fig. 11: contraction paths",
     summary="contraction plans chosen for the encoder's layers as tensor diagrams, step by step; an image per device",
     experiments=("fig11",),
     measure="plan",

@@ -448,7 +448,6 @@ def _judge(_claim: Claim, page: Fig12Page, _table: Any, fair: bool) -> Judgement
 
 ARTIFACT = Artifact(
     name="fig12",
-    heading="Fig. 12: compression of the whole model",
     summary="time per epoch, peak memory and FLOPs against the compression of the whole model, beside dense; "
     "an image per device, precision and toggles",
     experiments=EXPERIMENTS,

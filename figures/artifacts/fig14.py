@@ -1,4 +1,4 @@
-"""Fig. 14: the leading metric by step in FP32, BF16, FP8's products and FP8's storage, and how far they end apart."""
+"""Fig. 14: the leading metric by step in FP32, BF16 and with FP8's products, and how far they end apart."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,29 +24,25 @@ from figures.stats.studies import PROBES
 from figures.stats.training import curves
 from figures.text import OLDER
 
-#: How far, in the metric's unit, a lower precision may end from what it is compared with: nats of FP8's products and of
-#: its storage, and points of accuracy.
-PRODUCTS_NATS, STORAGE_NATS, POINTS = 0.02, 0.01, 1.0
+#: How far a lower precision may end from FP32, in nats of loss and in points of accuracy.
+NATS, POINTS = 0.02, 1.0
 SEEDS_NEEDED = 3
 
 #: What a line is, as the first columns of a table.
 LINE = ("device", "dataset", "arm", "precision", "arithmetic", "seeds")
 
 
-def margins(page: Precisions) -> pd.Series:
-    """Return by how much each line may differ from what it is compared with."""
-    if page.metric.unit == "%":
-        return pd.Series(POINTS, page.rows.index)
-    return page.rows["stores"].map({True: STORAGE_NATS, False: PRODUCTS_NATS})
+def margin(page: Precisions) -> float:
+    """Return by how much a lower precision may differ from FP32."""
+    return POINTS if page.metric.unit == "%" else NATS
 
 
 def table(page: Precisions) -> pd.DataFrame:
     """Return a line per arm and precision: its metric, and the difference to what it is compared with."""
     less = page.less(page.metric)
     rows = with_estimates(page.rows, {"less": [less.get(line) for line in page.rows.index]})
-    is_judged = rows["compared_with"].notna() & ~rows["is_control"]
-    rows["margin"] = margins(page).where(is_judged)
-    columns = [*LINE, "stored_error", *training.ends(page.metric.name, "less"), "compared_with"]
+    rows["margin"] = rows["compared_with"].notna().map({True: margin(page), False: None})
+    columns = [*LINE, *training.ends(page.metric.name, "less"), "compared_with"]
     return rows[[*columns, "margin", "remarks"]].reset_index(drop=True)
 
 
@@ -67,8 +63,8 @@ def read_by_precision(page: Precisions, table: pd.DataFrame, columns: Mapping[st
 
 
 def about(page: Precisions, _: pd.DataFrame) -> dict[str, Any]:
-    """Return what ran, the control, which lines the probe voids, and what became of single runs."""
-    rows, control = page.rows, noise(page)
+    """Return what ran, which lines the probe voids, and what became of single runs."""
+    rows = page.rows
     seeds = {line: sorted(runs) for line, runs in rows["finished"].items()}
     remarks = [(row.Index, remark) for row in each(rows) for remark in row.remarks_on_runs]
     ran = rows["arithmetic"]
@@ -77,25 +73,10 @@ def about(page: Precisions, _: pd.DataFrame) -> dict[str, Any]:
         **training.about(page, rows["finished"].map(len), remarks),
         "seeds": page.seeds,
         "fewer": {line: mine for line, mine in seeds.items() if mine and mine != page.seeds},
-        "precisions": set(rows["precision"]),
-        "stores": rows["stores"].any(),
         "other_starts": not rows["as_published"].all(),
         "ran": training.gathered(zip(ran.index, ran, strict=True)),
-        "controls": list(rows.index[rows["is_control"] & rows["as_published"]]),
-        "noise": control.text(sign=True, unit=True) if control else "",
         "beside_probe": training.standing(dict(rows["score"]), page.metric.probe),
     }
-
-
-def noise(page: Precisions) -> Score | None:
-    """Return the difference between runs that differ in rounding alone; the widest of several."""
-    controls = page.rows.index[page.rows["is_control"] & page.rows["as_published"]]
-    found = [less for line, less in page.less(page.metric).items() if line in controls]
-    return max(found, key=_farthest, default=None)
-
-
-def _farthest(less: Score) -> float:
-    return max(map(abs, less.span))
 
 
 def draw(page: Precisions, _: pd.DataFrame, caption: Caption) -> Figure:
@@ -123,7 +104,7 @@ def draw(page: Precisions, _: pd.DataFrame, caption: Caption) -> Figure:
 
 def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
     """Judge whether both bounds lie within the margin of FP32, of the arms that start as the paper has it."""
-    metric, rows, control, reasons = page.metric, page.rows, noise(page), []
+    metric, rows, most, reasons = page.metric, page.rows, margin(page), []
     found = list[Finding]()
     apart = dict[str, Score]()
     for line, less in page.less(metric).items():
@@ -134,21 +115,14 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
                 apart[line] = less
     if not apart:
         return untested("No pair of runs in FP8 and in FP32 with one seed.")
-    margin = margins(page)[list(apart)]
     if page.is_papers:
         reasons.append(other_model(page))
     if below := training.standing(dict(rows["score"][list(apart)]), metric.probe).below:
         reasons.append(f"Not surely better than the {metric.probe_text}: {'; '.join(below)}.")
     if min(one.seeds for one in apart.values()) < SEEDS_NEEDED:
         reasons.append(f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.")
-    if control is not None and _farthest(control) > margin.max():
-        noise_words = control.text(sign=True, unit=True)
-        reasons.append(f"Inconclusive: runs that differ in rounding alone end {noise_words} apart.")
-    spans = []
-    for line, less in apart.items():
-        low, high = sorted(-metric.gain(end, 0.0) for end in less.span)
-        spans.append((low - margin[line], high - margin[line]))
-    outcome = by_bounds(spans, most=0.0)
+    losses = [sorted(-metric.gain(end, 0.0) for end in less.span) for less in apart.values()]
+    outcome = by_bounds([(low, high) for low, high in losses], most=most)
     relation = {"reproduced": "All bounds lie within", "not reproduced": "All bounds lie beyond"}
     why = f"{relation.get(outcome, 'Not all bounds lie within')} the margin."
     return undecided(reasons, found) or Judgement(outcome, why, found)
@@ -156,18 +130,8 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
 
 ARTIFACT: Artifact[Precisions] = Artifact(
     name="fig14",
-    heading="Fig. 14: lower precisions",
-    summary="learning curves in FP32, BF16, FP8's products and FP8's storage; an image per device and dataset",
-    experiments=(
-        "fig14",
-        "fig14_control",
-        "fig14_split",
-        "fig14_storage",
-        "fig14_sst2",
-        "fig14_sst2_storage",
-        "fig14_sst2_small",
-        "fig14_sst2_small_storage",
-    ),
+    summary="learning curves in FP32, BF16 and with FP8's products; an image per device and dataset",
+    experiments=("fig14",),
     measure="train",
     lenders=PROBES,
     made_by="make reproduce-fig14",

@@ -193,7 +193,6 @@ _WHERE |= {"fair_conditions": (_no_sparse_table,)}
 
 ARTIFACT = Artifact(
     name="fig5",
-    heading="Fig. 5: look-up of an embedding table",
     summary="time and peak memory of a table look-up by each variant; an image per device, table and distribution",
     experiments=("fig5", "fig5_memory"),
     made_by="make reproduce-fig5",

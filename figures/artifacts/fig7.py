@@ -187,7 +187,6 @@ def _no_pair(page: Fig7Page) -> str:
 
 ARTIFACT = Artifact(
     name="fig7",
-    heading="Fig. 7: CUDA Graph and compile",
     summary="time per epoch with CUDA Graph (on a CPU, compile) off and on, dense against CoMERA; an image per device",
     experiments=EXPERIMENTS,
     measure="run",

@@ -210,7 +210,6 @@ RULES = (
 
 ARTIFACT: Artifact[Fig8Page] = Artifact(
     name="fig8",
-    heading="Fig. 8: time and memory of DLRM",
     summary="time and peak memory of a training step of DLRM, beside dense tables with dense and with sparse gradients",
     experiments=("fig8", "fig8_memory"),
     made_by="make reproduce-fig8",

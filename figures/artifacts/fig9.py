@@ -8,7 +8,6 @@ from figures.artifacts import table_dlrm as dlrm
 ARTIFACT = replace(
     fig6.ARTIFACT,
     name="fig9",
-    heading="Fig. 9: normalised cross entropy of DLRM per step",
     summary="normalised cross entropy of DLRM's arms per step; an image per device and click log",
     experiments=(dlrm.EXPERIMENT,),
     made_by="make reproduce-fig9",

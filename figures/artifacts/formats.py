@@ -275,7 +275,6 @@ def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], 
 
 ARTIFACT = Artifact(
     name="formats",
-    heading="Which format trains best",
     summary="loss of formats under AdamW and Muon against size, time and memory; an image per device and test bed",
     experiments=EXPERIMENTS,
     measure="train",

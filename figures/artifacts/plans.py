@@ -274,7 +274,6 @@ def _draw_panels(page: Paper, table: pd.DataFrame) -> None:
 
 ARTIFACT = Artifact(
     name="plans",
-    heading="The planner on a grid of shapes",
     summary="the contraction planner's choice over the best measured candidate on a grid of shapes; an image per "
     "device",
     experiments=("contraction",),

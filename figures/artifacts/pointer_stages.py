@@ -235,7 +235,6 @@ def draw(page: Stages, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa
 
 ARTIFACT = Artifact(
     name="pointer_stages",
-    heading="Ranks that close during training",
     summary="loss of two-stage training on pointer labels beside formats of its size from scratch",
     experiments=tuple(BEDS),
     measure="train",

@@ -141,7 +141,6 @@ def draw(page: frame.Page, table: pd.DataFrame, caption: Caption) -> Figure:
 
 ARTIFACT = Artifact(
     name="prediction",
-    heading="Predicted and allocated memory",
     summary="error of the predicted peak memory by arm, wherever the allocator's was measured; an image per device",
     experiments=("prediction", "fig1", "fig5", "fig7", "ratios", "tensorization"),
     made_by="make reproduce-prediction",

@@ -83,7 +83,6 @@ def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
 
 ARTIFACT: Artifact[Page] = Artifact(
     name="table_correctness",
-    heading="Correctness on the device",
     summary="layers, look-ups and steps on a device against float64 on a CPU: errors and what was allowed; "
     "a table per device",
     experiments=("correctness",),

@@ -112,7 +112,6 @@ CURVE = _rule("dlrm-curve", NCE, 0.0, SLIGHTLY, f"between 0 and {SLIGHTLY:g}")
 
 ARTIFACT: Artifact[Study] = Artifact(
     name="table_dlrm",
-    heading="DLRM: accuracy and size",
     summary="accuracy, AUC, normalised cross entropy and size of DLRM's arms; a table per device and log",
     experiments=(EXPERIMENT,),
     measure="train",

@@ -46,7 +46,6 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
 
 ARTIFACT: Artifact[Precisions] = Artifact(
     name="table_dlrm_fp8",
-    heading="DLRM in lower precisions",
     summary="what DLRM's arms reach in FP32, BF16 and FP8's products; a table per device and log",
     experiments=("table_dlrm_fp8",),
     measure="train",

@@ -5,19 +5,21 @@ do. A tensorized layer is bound by bytes.
 """
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from bench.core.intervals import mean_estimate, paired_ratio
 from figures.arms import COMERA, DENSE, PRECISIONS
 from figures.artifact import Artifact
-from figures.artifacts.table_products import timed
 from figures.claims.claims import Claim, Finding, Judgement, untested
 from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
 from figures.columns import across, readable
 from figures.draw.facts import reasons
 from figures.frame import Page, each, pages
+from figures.text import bounds
 
 #: Forms of the rooflines that nothing was computed in: they say what storage would give.
 _BYTES_ALONE = ("fp8, bf16", "fp8 stored")
@@ -26,6 +28,26 @@ GPUS = ("h100", "h200", "l4", "rtx3090", "rtx4090")
 
 _LAYER = ["rows", "in_features", "out_features"]
 _ERRORS = ("error", "gradient_error", "largest", "bound")
+
+
+def timed(name: str, times: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Return the columns of a time in ms, and of how many times faster it is than FP32 and BF16, block by block.
+
+    Args:
+        name: what was timed.
+        times: milliseconds by block, by the names of all that was timed in turns; an empty list of what was not.
+
+    Example:
+        >>> timed("bf16", {"fp32": [2.0, 4.0], "bf16": [1.0, 2.0]})["gain_over_fp32"]
+        2.0
+    """
+    own = times.get(name)
+    columns = bounds("ms", mean_estimate(own) if own else None)
+    for reference in ("fp32", "bf16"):
+        slow = times.get(reference)
+        gain = paired_ratio(dict(enumerate(slow)), dict(enumerate(own))) if own and slow else None
+        columns |= bounds(f"gain_over_{reference}", gain)
+    return columns
 
 
 def table(page: Page) -> pd.DataFrame:
@@ -112,7 +134,6 @@ def judge(_: Claim, page: Page, table: pd.DataFrame) -> Judgement:
 
 ARTIFACT: Artifact[Page] = Artifact(
     name="table_fp8",
-    heading="FP8 and BF16 by shape",
     summary="error, bytes and least times of a linear layer in every precision; a table per device",
     experiments=("table_fp8",),
     measure="fp8",

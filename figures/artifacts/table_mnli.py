@@ -54,7 +54,6 @@ def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
 
 ARTIFACT = Artifact(
     name="table_mnli",
-    heading="Accuracy and size by stage",
     summary="accuracy with its bounds, size and compression of dense, early and late stages, beside the published; "
     "a table per device and dataset",
     order=130,

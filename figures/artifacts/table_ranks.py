@@ -84,7 +84,6 @@ def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
 
 ARTIFACT = Artifact(
     name="table_ranks",
-    heading="Ranks by stage",
     summary="ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
     order=140,
     **training.OF_STUDIES_AND_BED,

@@ -144,7 +144,6 @@ def draw(_: Page, table: pd.DataFrame, caption: Caption) -> Figure:
 
 ARTIFACT = Artifact(
     name="widths",
-    heading="From which width on it pays",
     summary="step time of dense training over that of the other arms by width, each at its best; an image per device",
     experiments=EXPERIMENTS,
     measure="run",

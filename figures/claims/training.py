@@ -281,6 +281,22 @@ def _judge_ranks_removed(_: Claim, study: Study, __: Any) -> Judgement:
     return undecided(reasons, found) or Judgement(outcome, why, found)
 
 
+def _judge_lte(_: Claim, study: Study, __: Any) -> Judgement:
+    """Judge whether LTE surely beats guessing."""
+    guess, runs = study.metric.guess, [row for row in each(study.rows) if row.arm == "lte" and row.score]
+    if not runs or guess is None:
+        return untested("No run of LTE has finished.")
+    row = runs[-1]
+    found = (Finding(f"lte, {study.dataset}, {row.score.seeds_text}", row.score.text(unit=True)),)
+    other = f"The claim is about MNLI; these runs are on {study.dataset}."
+    other *= not study.dataset.startswith(CLAIMED_DATASET)
+    if reason := undecided((other_model(study), other), found):
+        return reason
+    if row.score.beats(guess):
+        return Judgement("not reproduced", "LTE surely beats guessing.", found)
+    return Judgement("reproduced", "LTE does not surely beat guessing.", found)
+
+
 SAME_ACCURACY = Rule(
     "mnli-same-accuracy",
     f"accuracy on MNLI of {_WORDS[EARLY]} - that of dense after as many steps, {SEEDS_NEEDED} seeds",
@@ -290,6 +306,7 @@ SAME_ACCURACY = Rule(
     judge=_judge_same_accuracy,
     bed=_bed(),
 )
+LTE_CONVERGENCE = Rule("lte-convergence", "accuracy on MNLI of lte > guessing", judge=_judge_lte)
 RANKS_REMOVED = Rule(
     "ranks-removed",
     f"ranks after a late stage: in every seed some layer of block {BLOCK} has none left",

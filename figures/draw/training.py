@@ -9,7 +9,7 @@ from bench.core.intervals import MIN_LAUNCHES
 from figures import frame
 from figures.arms import DENSE
 from figures.columns import Format
-from figures.draw.style import WHISKER, nothing_drawn
+from figures.draw.style import nothing_drawn
 from figures.stats import pointer
 from figures.stats.metric import LeadingMetric, Score, score
 from figures.stats.studies import EXPERIMENT, PROBES, Runs, Study, studies
@@ -17,9 +17,9 @@ from figures.stats.time_values import workload_words
 from figures.stats.training import curves
 from figures.text import NOT_RECORDED
 
-#: What artifacts of the paper's training runs are made of, and of the same stages on source code.
+#: What artifacts of the paper's training runs are made of.
 OF_STUDIES: dict[str, Any] = {
-    "experiments": (EXPERIMENT, "code_stages"),
+    "experiments": (EXPERIMENT,),
     "measure": "train",
     "lenders": PROBES,
     "select": studies,
@@ -152,11 +152,6 @@ def label(axes: Any, x: str, y: str, is_empty: bool) -> None:
     axes.set_ylabel(y, fontsize=8)
     if is_empty:
         nothing_drawn(axes, "no finished run")
-
-
-def whisker(axes: Any, x: float, low: float, high: float, **style: Any) -> None:
-    """Draw a vertical range or interval."""
-    axes.plot([x, x], [low, high], **{**WHISKER, "solid_capstyle": "butt", **style})
 
 
 def bounds_of(table: pd.DataFrame, name: str) -> list[pd.Series]:

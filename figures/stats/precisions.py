@@ -1,9 +1,7 @@
 """Training runs of arms in several precisions, per device and dataset: what each reached, and how far apart they are.
 
-FP8's products are compared with the same arm in FP32, storage in FP8 with the same arm that stores nothing so, in the
-same precision: what differs is then the arithmetic alone, and seeds and validation examples are paired. An arm that
-keeps ranks is a control in FP32: its losses are the plain arm's but for rounding, so that what lower precisions change
-is to be seen above what it differs by.
+A lower precision is compared with the same arm in FP32: what differs is then the arithmetic alone, and seeds and
+validation examples are paired.
 """
 
 from __future__ import annotations
@@ -25,9 +23,6 @@ from figures.text import one_line
 
 FP32 = "fp32"
 
-#: An arm with its start, and the form of it.
-_PARTS = r"^(?P<plain>[^:]*(?::(?:orthogonal|spectral))?)[:_]?(?P<form>.*)$"
-
 #: The columns of a run.
 _RUN = ("arm", "precision", "seed")
 
@@ -40,37 +35,21 @@ class Precisions(Runs):
     def rows(self) -> pd.DataFrame:
         """Return a row per arm and precision over its seeds, with the one that it is compared with.
 
-        ``stores``: activations are kept in FP8. ``is_control``: rounding in FP32 is all that differs from the row to
-        compare with. ``as_published``: layers start as the paper has it, and not orthogonal or spectral.
+        ``as_published``: layers start as the paper has it, and not orthogonal or spectral.
         """
         lines = self.df.drop_duplicates("line").set_index("line")[["arm", "precision"]]
         order = sorted(frame.each(lines), key=lambda line: (by_arm(line.arm), by_precision(line.precision)))
         rows = self.over_seeds("line", [line.Index for line in order]).join(lines)
-        parts = rows["arm"].str.extract(_PARTS)
-        stores = rows["arm"].str.endswith("_fp8")
-        is_control = parts["form"].isin(["lean", "lean_block"]) & (rows["precision"] == FP32)
-        as_plain = parts["plain"] + ", " + rows["precision"]
-        in_fp32 = (rows["arm"] + f", {FP32}").where(rows["precision"] != FP32)
-        stored_error, arithmetic = [], []
-        for runs in rows["finished"]:
-            stored = [one for run in runs.values() for one in run.samples.get("stored", ())]
-            error = max((one["error"] for one in stored), default=float("nan"))
-            kept = [f"kept in FP8 with an error of {error:.1%}"] * bool(stored)
-            ran = sorted({run.arithmetic for run in runs.values()} - {""})
-            stored_error.append(error)
-            arithmetic.append("; ".join([*ran, *kept]))
+        ran = [sorted({run.arithmetic for run in runs.values()} - {""}) for runs in rows["finished"]]
         failed = self.df[self.df["message"] != ""].sort_values("seed", kind="stable")
         words = failed["record"].map(outcome).map(one_line)
         remarks = "seed " + failed["seed"].astype(str) + ": " + words
         gathered = remarks.groupby(failed["line"]).agg(list)
         of_lines: Any = [gathered.get(line, []) for line in rows.index]
         return rows.assign(
-            as_published=~parts["plain"].str.contains(":"),
-            stores=stores,
-            is_control=is_control,
-            compared_with=as_plain.where(stores | is_control, in_fp32),
-            stored_error=stored_error,
-            arithmetic=arithmetic,
+            as_published=~rows["arm"].str.contains("orthogonal|spectral"),
+            compared_with=(rows["arm"] + f", {FP32}").where(rows["precision"] != FP32),
+            arithmetic=["; ".join(some) for some in ran],
             remarks_on_runs=of_lines,
             remarks=["; ".join(some) for some in of_lines],
         )

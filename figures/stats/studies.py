@@ -1,12 +1,12 @@
 """Choose the training runs of one page, of one device, dataset and setting, and gather what each arm reached.
 
-A study has at most one run per arm, stage and seed; a search has one per setting of the method besides.
+A study has at most one run per arm, stage and seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,9 +36,8 @@ PAPER_TARGETS = (0.8, 0.5, 0.2)
 DENSE_RUN, EARLY = TrainingSlot(DENSE, PAPER_STAGES), TrainingSlot(COMERA, PAPER_STAGES[:1])
 LATE = {target: TrainingSlot(COMERA, PAPER_STAGES, target) for target in PAPER_TARGETS}
 
-#: The columns of a run of a study, and of a search.
+#: The columns of a run of a study.
 _RUN = ("slot", "seed")
-_TRY = (*_RUN, "settings")
 
 #: The columns that are equal for all runs of a page, and for the runs of an arm.
 SAME = (
@@ -57,13 +56,11 @@ class Runs(frame.Page):
 
     Args:
         probe: the newest of these data.
-        timed: steps that were timed, where another experiment lent them.
     """
 
     experiment: str
     dataset: str
     probe: Record | None = None
-    timed: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def seeds(self) -> list[int]:
@@ -259,7 +256,6 @@ def _by_dataset(records: Records) -> Iterator[tuple[pd.DataFrame, dict[str, Any]
     """Yield the training records of each experiment, device, dataset and workload, with the fields of their page."""
     df = frame.of(records)
     probes, trained = newest_probes(df), df[df["measure"] == "train"]
-    timed = frame.oldest_first(df[(df["measure"] == "run") & (df["status"] == "ok")])
     workloads = trained.groupby(["experiment", "device", "dataset"])["workload"].nunique()
     for page, found in frame.groups(trained, ["experiment", "device", "dataset", "workload"]):
         experiment, device, dataset, workload = page
@@ -274,7 +270,6 @@ def _by_dataset(records: Records) -> Iterator[tuple[pd.DataFrame, dict[str, Any]
                 "place": ", ".join(data),
                 "suffix": data if experiment == EXPERIMENT else (*data, experiment),
                 "probe": probes.get((dataset, workload)),
-                "timed": timed,
             },
         )
 
@@ -314,15 +309,4 @@ def studies(records: Records) -> list[Study]:
         found = set(kept["slot"])
         slots = found | _expected(about["experiment"], Runs(**about).is_papers, found)
         pages.append(Study(**about, slots=tuple(sorted(slots, key=lambda slot: slot.rank))))
-    return pages
-
-
-def searches(records: Records) -> list[Runs]:
-    """Return pages as :func:`studies` does, with a run per setting of the method."""
-    pages = []
-    for df, about in _by_dataset(records):
-        kept, notes = comparable(df, _TRY)
-        left_out = (*notes, *frame.repeats(kept, _TRY, "training record(s)"))
-        shown = frame.oldest_first(frame.newest(kept, _TRY))
-        pages.append(Runs(**about, df=shown, left_out=left_out))
     return pages

@@ -97,7 +97,7 @@ def test_a_batch_fits_into_memory_or_is_refused(tmp_path, monkeypatch):
 
 def test_a_helper_process_that_is_killed_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(bench.__main__, "_command", mock.Mock(side_effect=BrokenProcessPool))
-    assert run_bench(tmp_path, "speed", as_given=True) == Ended(1, "", f"error: {KILLED}\n")
+    assert run_bench(tmp_path, "list", as_given=True) == Ended(1, "", f"error: {KILLED}\n")
 
 
 def test_the_list_names_experiments_and_methods(tmp_path):

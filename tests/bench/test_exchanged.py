@@ -53,7 +53,8 @@ def test_fsdp2_gathers_blocks_twice_and_all_else_once(full_size) -> None:
 
 @pytest.mark.slow
 def test_a_record(tmp_path) -> None:
-    asked = ("experiment=scaling_model", "+scaling_models=encoder", "methods=[comera,dense]", "sequence_length=32")
+    asked = ("experiment=steps", "measure=exchanged", "name=exchanged", "device=cuda", "batch_size=32")
+    asked += ("methods=[comera,dense]", "sequence_length=32", "precision=bf16")
     ended = run_bench(tmp_path, *asked, *(f"model.{name}={value}" for name, value in MODEL.items()), "results=here")
     assert ended.status == 0, ended.error
     records = {record.arm: record for record in read_all(tmp_path / "here")}

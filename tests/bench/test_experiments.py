@@ -62,7 +62,7 @@ def test_arms_are_timed_side_by_side_along_the_axes_of_the_device(experiment, de
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("accuracy_small", "dataset=auto"), ("formats_pruned", "training.optimizer=muon")])
+@pytest.mark.parametrize("words", [("accuracy_small", "dataset=auto")])
 def test_the_rank_entries_of_an_experiment_can_reach_zero_in_its_late_stages(words, pairs):
     _, job = composed(*words, f"data_folder={pairs}")
     assert any(stage["target"] for cell in job.cells for stage in cell.training["stages"])

@@ -99,13 +99,12 @@ def test_a_folder_that_is_taken_for_an_abandoned_one_before_it_is_locked_is_made
     "words",
     [
         "list",
-        "merge records --into results",
         pytest.param(
             "run experiment=fig1_memory methods=[dense] batch_size=1 device=cpu results=results",
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["list", "merge", "run"],
+    ids=["list", "run"],
 )
 def test_a_kill_finds_no_file_of_a_trial_in_the_temporary_folder(tmp_path, words):
     write([a_record(cell_id="0")], tmp_path / "records")

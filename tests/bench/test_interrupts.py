@@ -146,10 +146,10 @@ REFERENCE = str(ROOT / "results" / "reference")
     ("signals", "command", "sign"),
     [
         (TERMINATE, ["bench", "predict", "model=config.json", "sequence_length=16", "device=h100"], "of "),
-        (INTERRUPT, ["bench", "campaign", "experiment=fig1_memory", "dataset=synthetic", "parallel=1"], " cells  fig1"),
+        (INTERRUPT, ["bench", "experiment=fig1_memory", "dataset=synthetic", "parallel=1"], " cells  fig1"),
         (TERMINATE, ["figures", "fig1", "--records", REFERENCE], ""),
     ],
-    ids=["predict all", "campaign", "figures"],
+    ids=["predict all", "run", "figures"],
 )
 def test_a_command(tmp_path, signals, command, sign):
     """It is interrupted once it has printed ``sign``, or after a second, when it reads."""

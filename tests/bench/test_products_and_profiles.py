@@ -68,10 +68,18 @@ def test_a_profile_says_where_the_time_goes():
 @pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_sweeps_record_a_profile_and_that_a_cpu_has_no_fp8(tmp_path, pairs):
-    ended = run_bench(tmp_path, "experiment=profile", "methods=[dense]", *small(pairs, tmp_path / "results"))
+    ended = run_bench(
+        tmp_path,
+        "experiment=steps",
+        "measure=profile",
+        "name=profile",
+        "methods=[dense]",
+        *small(pairs, tmp_path / "results"),
+    )
     assert (ended.status, ended.output) == (0, "")
     timing = [f"timing.{name}={value}" for name, value in TIMING.items()]
-    words = ["experiment=products", "+shapes=768x32", "batch_size=4", "device=cpu", f"results={tmp_path / 'results'}"]
+    words = ["experiment=steps", "workload=linear", "measure=products", "name=products", "methods=[dense]"]
+    words += ["batch_size=4", "device=cpu", f"results={tmp_path / 'results'}"]
     assert run_bench(tmp_path, *words, *timing).status == 0
     product, profile = sorted(read_all(tmp_path / "results"), key=lambda record: record.workload == "encoder")
     assert (profile.status, profile.measure, profile.batch_size) == ("ok", "profile", 2)

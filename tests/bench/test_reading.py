@@ -49,10 +49,6 @@ def test_what_no_path_can_be_is_refused_by_name(given):
 COMMANDS = {
     "predict": (["predict", "method=dense", "model=odd.json", "device=h100"], "odd.json"),
     "predict all": (["predict", "model=odd.json"], "odd.json"),
-    "merge": (["merge", "odd.json", "--into", "results"], "odd.json"),
-    "merge of a folder": (["merge", "records", "--into", "results"], "records"),
-    "compare": (["compare", "records", "records"], "records"),
-    "campaign": (["campaign", "@odd.json", "device=cpu"], "odd.json"),
 }
 
 

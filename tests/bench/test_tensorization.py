@@ -4,12 +4,11 @@ import json
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from small_cells import TIMING, run_bench
 
 import bench.runner.sweep
+from bench.commands.reproduce import targets
 from bench.core.record import read_all
-from bench.errors import CONF
 from bench.measures.shapes import tensorized_shapes
 from bench.protocol import Data
 from bench.protocol.methods import build
@@ -33,22 +32,21 @@ def dense_count(layer):
 
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
-    """The jobs of the experiment; nothing is measured."""
+    """The jobs of the target, by matrix; nothing is measured."""
     found = []
     monkeypatch.setattr(bench.runner.sweep, "run_job", lambda job, *_: found.append(job))
-    ended = run_bench(tmp_path, "experiment=tensorization", "device=cpu")
-    assert (ended.status, ended.output) == (0, "")
+    for words in targets()["reproduce-table-tensorization"].runs:
+        ended = run_bench(tmp_path, *words.split(), "device=cpu")
+        assert (ended.status, ended.output) == (0, "")
     return dict(zip(PUBLISHED, found, strict=True))
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_matrix_asks_for_the_published_setting_s_own_ratio(name):
-    layer, count = PUBLISHED[name]
-    assert layer.shape.parameter_count == count
-    matrix = OmegaConf.to_container(OmegaConf.load(CONF / "matrices" / f"{name}.yaml"))
-    [*others, solved] = matrix["methods"]
-    assert others == ["dense", "comera"]
-    assert solved == {"comera": {"ratio": round(dense_count(layer) / layer.parameter_count(), 3)}}
+def test_a_matrix_asks_for_the_published_setting_s_own_ratio(jobs):
+    for name, (layer, count) in PUBLISHED.items():
+        assert layer.shape.parameter_count == count
+        solved = round(dense_count(layer) / layer.parameter_count(), 3)
+        found = [(cell.method, cell.ratio) for cell in jobs[name].cells]
+        assert found == [("dense", None), ("comera", None), ("comera", solved)]
 
 
 def test_the_arms_are_the_published_layer_and_one_of_about_its_size(jobs):
@@ -73,7 +71,7 @@ def test_the_arms_are_the_published_layer_and_one_of_about_its_size(jobs):
 @pytest.mark.usefixtures("cell_processes")
 def test_records_hold_modes_and_ranks_and_the_arms_are_timed_together(tmp_path):
     timing = [f"timing.{name}={value}" for name, value in TIMING.items()]
-    arguments = ("results=records", "device=cpu", "batch_size=16", "+matrices=attention", *timing)
+    arguments = ("results=records", "device=cpu", "batch_size=16", *timing)
     ended = run_bench(tmp_path, "experiment=tensorization", *arguments)
     assert (ended.status, ended.output) == (0, "")
     records = {(record.method, record.ratio): record for record in read_all(tmp_path / "records", "tensorization")}

@@ -12,7 +12,7 @@ from small_cells import TRAINED, run_bench
 from bench.core.cell import Cell
 from bench.core.checkpoint import load
 from bench.core.record import read_all
-from bench.core.samples import last_per_example
+from bench.core.samples import per_example
 from bench.runner.results import Results
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cell_processes")]
@@ -96,7 +96,7 @@ def test_a_learning_curve_has_a_point_per_epoch_and_stage(first):
             assert getattr(record, column) == last[column]
         right = bin(int(last["per_example"]["bits"], 16)).count("1")
         assert last["metrics"]["accuracy"] == record.leading == pytest.approx(100 * right / 30)
-        assert last_per_example(record).sum() == pytest.approx(100 * right)
+        assert per_example(record, record.samples["curve"][-1]).sum() == pytest.approx(100 * right)
         assert set(last["ranks"]) == set(record.samples["ranks_before"])
 
 

@@ -89,8 +89,7 @@ def committed(name: str, experiment: str | None = None) -> tuple[Record, ...]:
 @functools.cache
 def small_page(name: str) -> tuple[Record, ...]:
     """The committed records of the page of an artifact that shows fewest of them, but at least four."""
-    sets = [committed(name), *(committed(name, one) for one in ARTIFACTS[name].also)]
-    found = [tuple(one.shown) for records in sets for one in ARTIFACTS[name].select(records)]
+    found = [tuple(one.shown) for one in ARTIFACTS[name].select(committed(name))]
     return min(found, key=lambda shown: (len(shown) < 4, len(shown)), default=())
 
 

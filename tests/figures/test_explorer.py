@@ -1,17 +1,22 @@
-"""The explorer: the points of the records, and the page in a real browser, on a phone too, and without a mouse."""
+"""The explorer: the points of the records, and the page in a real browser, on a phone too, and without a mouse.
 
+The browser is skipped where no Chromium is found; it fails there if the environment sets CI_REQUIRES_BROWSER.
+"""
+
+import contextlib
 import json
 import math
+import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from made_up import epochs
-from test_report_browser import PATIENCE_MS, PHONE, browser, overflow  # noqa: F401
 
 from bench.core.record import Record, read_all, write
 from bench.core.times import step_time_ms
@@ -21,6 +26,18 @@ from figures.explorer.questions import ALIKE, QUESTIONS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PATIENCE_MS = 120_000  # a busy machine is slow, not wrong
+PHONE = {"width": 390, "height": 844}
 
 
 def step_ms(record: Record) -> float | None:
@@ -118,8 +135,36 @@ def explorer(tmp_path_factory) -> Path:
     return out / "explorer.html"
 
 
+def without_browser(reason: str) -> NoReturn:
+    if os.environ.get("CI_REQUIRES_BROWSER"):
+        pytest.fail(f"CI_REQUIRES_BROWSER is set, but {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        without_browser(f"none of {', '.join(NAMES)} is found")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        without_browser("the package playwright is not installed")
+    with (
+        sync_playwright() as playwright,
+        contextlib.closing(
+            playwright.chromium.launch(executable_path=found, args=list(FLAGS), timeout=PATIENCE_MS)
+        ) as one,
+    ):
+        yield one
+
+
+def overflow(page: Any) -> int:
+    return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
 @pytest.fixture
-def page(browser: Any, explorer: Path) -> Iterator[Any]:  # noqa: F811
+def page(browser: Any, explorer: Path) -> Iterator[Any]:
     """The page opened from disk; what it asks for, and what the browser complains about, fails the test."""
     asked: list[str] = []
     complaints: list[str] = []

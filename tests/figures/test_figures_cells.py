@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import yaml
 from made_up import ARMS, CODE, blocks, epochs, failed, peaks, record, timed
-from pages import ROOT, committed, page, pages, parsed, small_page, table, text_of
+from pages import ROOT, page, pages, parsed, small_page, table, text_of
 
 from bench.core.record import Record
 from figures.artifacts import fig1, fig5, fig7
@@ -219,24 +219,6 @@ def test_a_machine_is_busy_where_a_product_takes_far_longer_than_the_best_that_i
         assert facts.busy([quick, alike]) is None
     known = calibrated(quick, [2.0, 2.0, 2.0], calibration_cpu_ms=1.0)
     assert facts.busy([known]) == (1, 1, 2.0, "comera, batch 1")
-
-
-def test_what_is_unlike_the_committed_matrices_is_said() -> None:
-    """Of the table of tensorization: counts that do not follow from modes and ranks, and other modes than published."""
-    records = committed("table_tensorization")
-    paper = next(one for one in records if one.arm == "comera" and one.ratio is None)
-    changes = {
-        "the record counts 1 parameters": {"parameters": 1},
-        "modes and ranks are not in the record": {"samples": {"blocks": paper.samples["blocks"]}},
-        "oom: made up": {"status": "oom", "message": "made up"},
-    }
-    for words, change in changes.items():
-        changed = [dataclasses.replace(one, **change) if one is paper else one for one in records]
-        found = table("table_tensorization", changed)["remarks"].dropna()
-        assert any(words in remark for remark in found), words
-    other_ratio = [dataclasses.replace(one, ratio=one.ratio and one.ratio * 1.2) for one in records]
-    solved = table("table_tensorization", other_ratio, "setting").loc["solver"]
-    assert set(solved["status"]) == {"not recorded"}
 
 
 def test_pages_of_a_gpu_and_of_a_cpu_are_told_by_the_driver() -> None:

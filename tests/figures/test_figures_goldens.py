@@ -240,78 +240,9 @@ def losing() -> list[Record]:
     ]
 
 
-def front() -> list[Record]:
-    """Models by size: beaten, equal within the solvers' tolerance, of other forms, out of reach, not recorded."""
-
-    def one(arm: str, ratio: float | None, right: int, **columns: Any) -> Record:
-        own = {"ratio": ratio, "method_settings": {"ratio": ratio}, "experiment": "ratios_accuracy"}
-        own |= {"stored_mib": 100.0 / (ratio or 1), "dense_mib": 100.0}
-        own |= {"cell_id": f"{arm}-{ratio}-{right}".replace(":", "-"), **columns}
-        if "status" in columns:
-            return trained(arm, "early", **own)
-        return answered(arm, "early", share=right / 100, examples=100, **own)
-
-    return [
-        one("dense", None, 90),
-        one("comera", 2.0, 80),
-        one("comera", 4.0, 80),
-        one("comera", 8.0, 40, seed=1, status="timeout", message="made up"),
-        one("comera", 16.0, 0, **out_of_reach(16.0, 10.4374)),
-        one("low_rank", 2.0, 60),
-        one("low_rank", 4.0, 91, stored_mib=100.0 / 4.02),
-        one("low_rank", 8.0, 34),
-        one("comera:orthogonal", 4.0, 70),
-        one("low_rank:orthogonal", 4.0, 50),
-    ]
-
-
-def costs() -> list[Record]:
-    """Work, memory, and steps timed apart."""
-    found = []
-    for arm, loss, ratio, gflop, ms in (
-        ("dense", 0.5, None, 2.0, 40.0),
-        ("comera", 0.6, 4.0, 0.5, 30.0),
-        ("low_rank", 0.8, 4.0, 0.4, 20.0),
-    ):
-        own = {"ratio": ratio, "experiment": "code_ratios", "flops_per_step": int(gflop * 1e9)}
-        own |= {"method_settings": {"ratio": ratio}, "peak_memory_predicted_mib": 30 * gflop}
-        run = other_run(arm, [loss], BELOW, size=20 / (ratio or 1), **own)
-        names = ("workload", "dataset", "precision", "config_json", "sequence_length")
-        alike = {name: getattr(run, name) for name in names}
-        apart = {"experiment": "code_ratios_time", "cell_id": f"t-{arm}", "ratio": ratio or 4.0}
-        found += [run, timed(arm, [ms, ms], 32, **alike, **apart)]
-    return found
-
-
-def tried(arm: str, rate: float, right: int, late: float | None = None, **columns: Any) -> Record:
-    chosen = {"lr": rate, "gamma": 0.01, "size_weight": 10.0, "rho": 2.0} | columns.pop("own", {})
-    columns |= {"stage": "early" if late is None else "late", "target": late}
-    columns |= {"method_settings": chosen, "experiment": "late_search"}
-    columns["cell_id"] = "-".join(map(str, (arm, late, columns.get("seed", 0), *chosen.values())))
-    if "status" in columns:
-        return trained(arm, **columns)
-    return answered(arm, share=right / 10, examples=10, train_loss=0.6, **columns)
-
-
-def search() -> list[Record]:
-    """Rates whose best is inside and at an edge, alike, over seeds and once; failures; a price of size."""
-    reached = {"dense": {2e-5: 7, 5e-5: 8, 1.25e-4: 5}, "comera": {1e-4: 6, 3e-4: 7}}
-    reached |= {"low_rank": {1e-4: 6, 3e-4: 7, 1e-3: 9}, "lora": {1e-4: 7, 3e-4: 7}}
-    reached |= {"galore": {1e-4: 7}}
-    found = [tried(arm, *one) for arm, rates in reached.items() for one in rates.items()]
-    found.append(tried("comera", 1e-3, 0, status="diverged", message="made up: NaN after 12 steps."))
-    for rate, seed, right in ((1e-4, 0, 5), (1e-4, 1, 9), (5e-4, 0, 8), (5e-4, 1, 8)):
-        found.append(tried("lte", rate, right, seed=seed))
-    for weight, right, size in ((1.0, 9, 0.53), (10.0, 8, 0.45), (100.0, 3, 0.36)):
-        own = {"own": {"size_weight": weight}, "size_fraction": size, "size_target": 0.5}
-        found.append(tried("comera", 3e-4, right, 0.5, **own))
-    return found
-
-
 def precisions() -> list[Record]:
-    """Products in FP8, storage in FP8, a control, an orthogonal start; dense lacks a seed."""
+    """Products in FP8, an orthogonal start; dense lacks a seed."""
     ends = {("comera", "fp32"): 2.0, ("comera", "bf16"): 2.001, ("comera", "fp8"): 2.005}
-    ends |= {("comera:lean", "fp32"): 2.0002, ("comera:lean_fp8", "bf16"): 2.002}
     ends |= {("comera:orthogonal", "fp32"): 1.8, ("comera:orthogonal", "fp8"): 2.4}
     ends |= {("dense", "fp32"): 2.0, ("dense", "fp8"): 2.03}
     found = []
@@ -320,8 +251,6 @@ def precisions() -> list[Record]:
             about = {"cell_id": f"{arm}-{precision}-{seed}".replace(":", "-"), "seed": seed}
             about |= {"precision": precision, "experiment": "fig14", "workload": "code"}
             one = other_run(arm, (3.0, end), {**LOSS, "probe": 2.6}, **about)
-            if "fp8" in arm:
-                one.samples["stored"] = [{"samples": "stored", "error": 0.026}]
             if precision == "fp8":
                 one = dataclasses.replace(one, arithmetic="12 layers: FP8 products, emulated")
             found.append(one)
@@ -363,49 +292,6 @@ def checks() -> list[Record]:
     ]
 
 
-def profiled(arm: str, kinds: dict[str, tuple[float, int, float]], step_ms: float, **columns: Any) -> Record:
-    names = ("ms", "launches", "moved_mib")
-    rows = [{"kind": kind, **dict(zip(names, one, strict=True))} for kind, one in kinds.items()]
-    costliest = [{"name": "nvjet_made_up", "kind": "gemm", "ms": 2.0, "launches": 3.0}]
-    samples = {"kinds": rows, "costliest": costliest, "step_ms": [step_ms]}
-    samples["busy_ms"] = sum(row["ms"] for row in rows)
-    values = {"experiment": "profile", "device": CUDA, "step_time_median_ms": step_ms}
-    values |= {"cell_id": f"{arm}-{columns.get('precision')}-{step_ms}", "samples": samples}
-    return record(arm, 128, measure="profile", **(values | columns))
-
-
-def profiles() -> list[Record]:
-    later = {"recorded_at": "2002-02-03T04:05:06+00:00", "code_id": "code-b"}
-    return [
-        profiled("dense", {"gemm": (9.0, 100, 50.0), "optimizer": (1.0, 2, 800.0)}, 10.5),
-        profiled("comera", {"gemm": (1.5, 300, 20.0), "copy": (0.5, 40, 8.0)}, 6.0),
-        profiled("comera", {"gemm": (1.0, 300, 20.0)}, 5.0, precision="bf16"),
-        profiled("comera", {"gemm": (3.0, 300, 20.0)}, 8.0, **later),
-        profiled("dense", {"gemm": (3.0, 1, 1.0)}, 9.0, sequence_length=32),
-        profiled("galore", {}, 9.0, status="oom", message="no room.", samples={}),
-    ]
-
-
-def products() -> list[Record]:
-    """Gains are taken within blocks, which differ by more than the products do."""
-    fast, slow = [1.0, 2.0, 3.0], [2.0, 4.0, 6.0]
-    wide = {"fp32": slow, "bf16": fast, "fp8": fast, "fp8, cast": slow, "tf32": []}
-    even = {"fp32": 8.0, "tf32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp8, cast": 1.25}
-    square = {name: [ms] * 3 for name, ms in even.items()}
-    found = []
-    for outputs, rows, times in ((32, 128, wide), (768, 4096, square)):
-        own = [{"name": name, "ms": ms, "error": 1e-2, "message": ""} for name, ms in times.items()]
-        for one in own:
-            one |= {} if one["ms"] else {"error": None, "message": "made-up reason."}
-        layer = {"in_features": 768, "out_features": outputs}
-        about = {"measure": "products", "experiment": "products", "device": CUDA}
-        about |= {"config_json": settings(device="cuda", workload_settings=layer)}
-        about |= {"cell_id": f"768-{outputs}", "samples": {"products": own}}
-        found.append(record("dense", rows, flops_per_step=2 * rows * 768 * outputs, **about))
-    old = {"status": "unsupported", "message": "this one is old.", "samples": {}, "cell_id": "c"}
-    return [*found, dataclasses.replace(found[1], batch_size=8, **old)]
-
-
 CASES: dict[str, tuple[str, list[Record]]] = {
     "fig1-every-cell": ("fig1", small_fig1()),
     "fig1-own-experiment": ("fig1", [dataclasses.replace(one, experiment="own") for one in small_fig1()[:4]]),
@@ -427,19 +313,13 @@ CASES: dict[str, tuple[str, list[Record]]] = {
             "other-workload": other_workload(),
             "losing": losing(),
         }.items()
-        for name in ("fig6", "table_mnli", "table_ranks", "truncation")
-        if (name, case) not in {("table_ranks", "losing"), ("truncation", "losing")}
+        for name in ("fig6", "table_mnli", "table_ranks")
+        if (name, case) != ("table_ranks", "losing")
     },
-    "pareto-front": ("pareto", front()),
-    "pareto-costs": ("pareto", costs()),
-    "pareto-losing": ("pareto", losing()),
-    "table_search": ("table_search", search()),
     "table_dlrm": ("table_dlrm", clicks()),
     "table_dlrm-losing": ("table_dlrm", clicks(worse=0.2)[:3]),
     "fig14": ("fig14", precisions()),
     "table_correctness": ("table_correctness", checks()),
-    "table_profile": ("table_profile", profiles()),
-    "table_products": ("table_products", products()),
     "table_fp8": (
         "table_fp8",
         [

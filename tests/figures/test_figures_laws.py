@@ -17,16 +17,13 @@ from bench.core.record import Record
 
 LONG_AGO, LATELY = "1999-01-01T00:00:00+00:00", "2099-01-01T00:00:00+00:00"
 
-#: No record of these is committed; the goldens have pages of them.
-WITHOUT_RECORDS = {"table_products"}
-NAMES = sorted(set(ARTIFACTS) - WITHOUT_RECORDS)
+NAMES = sorted(ARTIFACTS)
 
 _ANY = frozenset({"precision", "data_hash", "sequence_length", "workload", "model"})
 
-#: What may differ among the records of a page: its lines go by these, or nothing looks at it. Profiles are of the
-#: newest setting.
+#: What may differ among the records of a page: its lines go by these, or nothing looks at it.
 LINES_BY = {
-    **dict.fromkeys(("table_correctness", "table_fp8", "prediction", "table_profile"), _ANY),
+    **dict.fromkeys(("table_correctness", "table_fp8", "prediction"), _ANY),
     "fig14": {"precision"},
     "table_dlrm_fp8": {"precision"},
     **dict.fromkeys(("fig11", "plans"), _ANY - {"precision"}),
@@ -39,7 +36,7 @@ LINES_BY = {
 EVERY_RECORD = ("table_correctness", "table_fp8", "prediction")
 
 #: These do not say why a record failed: a training is missing among the rates, a step among the lines.
-UNSAID = ("activations", "formats", "formats_origins", "pointer_stages")
+UNSAID = ("activations", "formats", "pointer_stages")
 
 
 @functools.cache
@@ -78,7 +75,7 @@ def before(name: str) -> tuple[str, str, str]:
 
 
 def test_the_artifacts_without_records_are_these() -> None:
-    assert {name for name in ARTIFACTS if not small_page(name)} == WITHOUT_RECORDS
+    assert all(small_page(name) for name in ARTIFACTS)
 
 
 def drawn(name: str, records: Sequence[Record], picture: bool = True) -> None:
@@ -157,7 +154,7 @@ def test_a_record_of_older_code_is_marked(name: str) -> None:
 
 #: Artifacts with ratios of times that were timed together.
 PAIRED = ("fig1", "fig5", "fig7", "fig8", "fig10", "fig12")
-PAIRED += ("table_tensorization", "exchange_settings", "scaling")
+PAIRED += ("table_tensorization", "scaling")
 
 
 @pytest.mark.parametrize("name", PAIRED)

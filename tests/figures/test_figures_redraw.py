@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from made_up import epochs
 from matplotlib.figure import Figure
-from pages import ARTIFACTS, RENDERED
+from pages import RENDERED
 
 from bench.core.record import write
 from bench.errors import KILLED
 from figures import redraw
 from figures.__main__ import main
 from figures.draw.plotted import plotted_digest
-from figures.redraw import SUFFIXES, Sheet, digest_in, sheets
+from figures.redraw import SUFFIXES, digest_in
 
 
 @pytest.mark.slow
@@ -26,10 +26,13 @@ def test_every_committed_page_is_as_it_is_drawn(capsys: pytest.CaptureFixture[st
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up records and what is drawn of them."""
+    """Made-up records and what is drawn of them, Fig. 1 as a PNG too."""
     folder = tmp_path_factory.mktemp("redraw")
     write(epochs(batches=(1,)), folder / "records")
-    assert main(["all", "--records", str(folder / "records"), "--out", str(folder / "out")]) == 0
+    where = ["--records", str(folder / "records"), "--out", str(folder / "out")]
+    assert main(["all", *where]) == 0
+    assert {path.suffix for path in (folder / "out").iterdir()} == {".svg", ".md", ".csv"}
+    assert main(["fig1", "--png", *where]) == 0
     return folder
 
 
@@ -42,7 +45,7 @@ def drawing(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tu
 
 
 def test_a_check_writes_nothing_and_finds_nothing(drawn: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (drawn / "out" / "report.html").write_text("a report, which is left alone")
+    (drawn / "out" / "explorer.html").write_text("a page, which is left alone")
     before = {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()}
     status, said = drawing(drawn, capsys, "--check")
     assert status == 0
@@ -69,7 +72,7 @@ def test_what_differs_is_named_and_written(drawn: Path, capsys: pytest.CaptureFi
         ".md": altered("# ", "# A "),
         ".svg": altered("plotted data ", "plotted data 0"),
     }
-    second = {".md": Path.unlink, ".svg": altered("plotted data ", ""), ".png": Path.unlink}
+    second = {".md": Path.unlink, ".svg": altered("plotted data ", "")}
     pages = {path.suffix: path for path in (drawn / "out").iterdir() if path.name.startswith("fig1-")}
     before = {path: path.read_bytes() for path in pages.values()}
     stale = drawn / "out" / "old.csv"
@@ -105,17 +108,12 @@ def killed(*_: Any) -> None:
 def test_a_process_that_is_killed_is_one_sentence_and_nothing_is_written(
     drawn: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redraw, "_draw_sheet", killed)
+    monkeypatch.setattr(redraw, "_draw", killed)
     before = {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()}
     status, said = drawing(drawn, capsys)
     assert status == 1
     assert said.strip() == KILLED
     assert {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()} == before
-
-
-def test_every_artifact_is_a_sheet_and_those_of_other_experiments_too() -> None:
-    assert {sheet.artifact for sheet in sheets()} == set(ARTIFACTS)
-    assert Sheet("pareto", "ratios_accuracy_small") in sheets()
 
 
 def figure(**changes: Any) -> Figure:

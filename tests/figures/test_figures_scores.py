@@ -154,34 +154,6 @@ def test_a_training_without_what_it_needs_is_refused(columns: dict[str, Any], me
         pages("table_mnli", [trained("dense", **columns)])
 
 
-@pytest.mark.parametrize(
-    "times",
-    [
-        {"trained": [[1.0]]},
-        {"trained": [[1.0]], "full": [[]]},
-        {"trained": [[0.0]], "full": [[1.0]]},
-        [1.0],
-        {"trained": [[1.0], [1.0]], "full": [[1.0]]},
-    ],
-)
-def test_step_times_that_cannot_be_read_are_refused(times: object) -> None:
-    late = [point([True], 900, "late", ranks(0.2))]
-    one = trained("comera", "late", 0.2, late, samples={"step_ms": times}, **EARLY_SIZE)
-    with pytest.raises(RecordError, match="step_ms"):
-        pages("truncation", [one])
-
-
-def test_step_times_at_trained_ranks_are_paired_by_block_over_all_seeds() -> None:
-    late = [point([True], 900, "late", ranks(0.2))]
-    times = {"trained": [[1.0, 3.0], [10.0, 10.0], [30.0]], "full": [[4.0], [20.0], [30.0]]}
-    one = trained("comera", "late", 0.2, late, samples={"step_ms": times}, **EARLY_SIZE)
-    columns = [f"step_trained_over_full{end}" for end in ("", "_low", "_high")]
-    columns.append("step_trained_ms")
-    for records in ([one], [one, dataclasses.replace(one, seed=1, cell_id="other")]):
-        found = table("truncation", records).set_index("run").loc["comera, late 0.2", columns]
-        assert found.tolist() == [0.5, 0.5, 1.0, 14.0]  # of 1/2, 1/2 and 1
-
-
 def test_the_order_of_seeds_and_examples_does_not_matter() -> None:
     generator = np.random.default_rng(1)
     rows = generator.random((2, 3, 40)) < 0.7

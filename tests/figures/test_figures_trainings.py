@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from made_up import (
-    AUC,
     EARLY_SIZE,
     FULL_SIZE,
     LOSS,
@@ -26,12 +25,10 @@ from pages import committed, page, pages, table, text_of
 
 from bench.core.record import Record, RecordError
 from bench.measures.shapes import described_shape
-from comera import TTLinear, TTMEmbedding
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
 from figures.artifacts.formats import Formats, beside_probes, select
-from figures.artifacts.table_tensorization import MATRICES, Matrix
 from figures.frame import settings_of
 
 
@@ -154,53 +151,6 @@ def test_a_curve_without_times_is_refused() -> None:
         text_of(page("fig10_loss", broken, picture=True), ".svg")
 
 
-@pytest.mark.parametrize(("metric", "best"), [(AUC, "lr 2"), (LOSS, "lr 1")])
-def test_the_best_of_a_search_follows_the_direction_of_the_metric(metric: dict[str, Any], best: str) -> None:
-    runs = []
-    for lr, value in ((1.0, 0.7), (2.0, 0.8)):
-        about = {"experiment": "accuracy_search", "cell_id": str(lr), "method_settings": {"lr": lr}}
-        runs.append(other_run("dense", [value], metric, **about))
-    shown = page("table_search", runs).table
-    assert list(shown["settings"][shown["best"] == "best"]) == [best]
-
-
-def at(arm: str, right: int, **settings: float) -> Record:
-    name = "-".join(map(str, (arm, *settings.values())))
-    about = {"method_settings": settings, "cell_id": name}
-    return answered(arm, "early", share=right / 10, examples=10, **about)
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 6])
-def test_a_best_rate_is_at_an_edge_exactly_where_nothing_was_tried_beyond_it(count: int) -> None:
-    rates = [1e-4 * 2**power for power in range(count)]
-    for best in range(count):
-        records = [at("dense", 9 if place == best else 8 - place % 2, lr=rate) for place, rate in enumerate(rates)]
-        found = set(table("table_search", records[::-1])["best_edge"].dropna())
-        assert found == {{0: "lr lowest", count - 1: "lr highest"}.get(best, "inside")}
-
-
-def test_a_setting_one_of_whose_seeds_failed_is_not_the_best() -> None:
-    failure = {"status": "diverged", "message": "made up", "method_settings": {"lr": 5e-5}}
-    lost = trained("dense", "early", seed=1, **failure)
-    found = table("table_search", [at("dense", 6, lr=2e-5), at("dense", 9, lr=5e-5), lost])
-    assert list(found.loc[found["best"], "setting_lr"]) == [2e-5]
-
-
-def test_settings_that_move_together_are_judged_each_by_its_own_values() -> None:
-    reached: dict[str, tuple[dict[tuple[float, float], int], bool]] = {  # by alpha and rate
-        "alpha lowest": ({(64.0, 1e-4): 9, (4096.0, 5e-5): 5, (4096.0, 5e-4): 6}, True),
-        "inside": ({(64.0, 1e-5): 5, (512.0, 1e-4): 9, (4096.0, 1e-3): 6}, False),
-        "alpha lowest, lr lowest": (
-            {(64.0, 1e-4): 9, (64.0, 1e-3): 5, (512.0, 1e-4): 5, (512.0, 1e-3): 5},
-            False,
-        ),
-    }
-    for edge, (found, together) in reached.items():
-        some = [at("lte", right, alpha=alpha, lr=lr) for (alpha, lr), right in found.items()]
-        assert set(table("table_search", some)["best_edge"].dropna()) == {edge}
-        assert ("together" in text_of(page("table_search", some), ".md")) == together
-
-
 # searched formats, from the committed trainings
 
 
@@ -295,18 +245,6 @@ def test_a_training_that_diverged_is_never_the_best() -> None:
 
 def test_a_page_is_drawn_where_no_training_ended_well() -> None:
     assert set(tiny(lambda _: {"status": "diverged", "metrics": {}})["loss"]) == {"-"}
-
-
-@pytest.mark.parametrize(("column", "factor"), [("parameters", 1.03), ("train_steps", 1.2)])
-def test_a_format_from_scratch_of_another_size_or_length_is_no_rival(column: str, factor: float) -> None:
-    records = committed("formats_origins")
-    changed = []
-    for one in records:
-        value = getattr(one, column) if one.experiment == "formats_decomposed" else None
-        changed.append(dataclasses.replace(one, **({column: round(value * factor)} if value else {})))
-    before, after = (page("formats_origins", some).table["less scratch"] for some in (records, changed))
-    assert any(before != "-")
-    assert all(after == "-")
 
 
 # contraction plans: their records hold what the planner listed
@@ -415,33 +353,3 @@ def test_plans_without_time_or_record_say_so() -> None:
     once.samples["plans"][1]["ms"] = [60.0]
     line = table("plans", [once]).iloc[0]
     assert (line["chosen_over_best"], pd.isna(line["chosen_over_best_low"])) == (6.0, True)
-
-
-@pytest.mark.parametrize("matrix", MATRICES, ids=lambda one: one.name)
-def test_published_matrices_count_as_the_library_s_layers_do(matrix: Matrix) -> None:
-    cores = matrix.published
-    kind = TTMEmbedding if cores.is_table else TTLinear
-    built = kind(matrix.rows, matrix.columns, cores.row_modes, cores.column_modes, cores.ranks, device="meta")
-    assert cores.parameters == built.shape.parameter_count == matrix.published_parameters
-    assert matrix.ratio(cores) == (matrix.size + matrix.bias) / built.parameter_count()
-
-
-# steps on several ranks
-
-
-def test_the_model_of_a_step_does_not_know_that_step() -> None:
-    """A step that takes longer at one rate changes nothing of what the model says of it."""
-    records = committed("scaling")
-    one = max((one for one in records if one.exchange.startswith("powersgd")), key=lambda one: one.link_mbit or 0.0)
-    rows = [{**row, "ms": [3 * ms for ms in row["ms"]]} for row in one.samples["blocks"]]
-    slower = dataclasses.replace(one, samples={**one.samples, "blocks": rows})
-    found = []
-    for some in (records, [slower if other is one else other for other in records]):
-        lines = table("scaling", some)
-        lines = lines[(lines["of"] == "measured") & lines["quantity"].isin(["step", "step by the model"])]
-        found.append(lines.set_index(["quantity", "arm", "link"])["value"].sort_index())
-    apart = found[0][found[0] != found[1]].dropna()
-    assert set(apart.index.get_level_values("quantity")) >= {"step"}
-    changed = apart.loc["step"].index
-    assert len(changed) == 1
-    assert ("step by the model", *changed[0]) not in apart.index

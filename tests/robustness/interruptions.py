@@ -1,4 +1,4 @@
-"""Real sweeps, trainings and merges that are killed, or run out of disk, at random moments: nothing may be lost by it.
+"""Real sweeps and trainings that are killed, or run out of disk, at random moments: nothing may be lost by it.
 
 ``python tests/robustness/interruptions.py kills`` sends 100 SIGKILLs, ``… full_disks`` lets the disk be full 20 times
 (on a small ``tmpfs``, so it needs the right to mount one); ``--only code`` is for one of the commands alone. After each
@@ -28,15 +28,12 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from interrupted import TIMES, is_running, record_files, records_by_file  # noqa: E402
 from report import arguments_of, write_report  # noqa: E402
-from small_cells import TRAINED, a_record, environment, last_of_each, small, write_pairs  # noqa: E402
+from small_cells import TRAINED, environment, last_of_each, small, write_pairs  # noqa: E402
 
-from bench.core.record import Record, path_of, read, write  # noqa: E402
-
-#: Files of records that are merged, in two sources, half of them in both.
-MERGED = 300
+from bench.core.record import path_of, read  # noqa: E402
 
 #: What is interrupted.
-ALL = ("merge", "sweep", "training", "code")
+ALL = ("sweep", "training", "code")
 
 #: Arguments of a training of the small model on source code, with both phases; it takes about a minute.
 CODE = [
@@ -54,7 +51,7 @@ class Scenario:
 
     Args:
         name: what it is.
-        arguments: of ``python -m bench``, run in a folder with ``pairs`` and sources; records go to ``results``.
+        arguments: of ``python -m bench``, run in a folder with ``pairs``; records go to ``results``.
         but: columns that differ from one run to the next.
         share: of all interruptions.
     """
@@ -76,15 +73,14 @@ def scenarios() -> list[Scenario]:
         for name, words in grid.items()
     }
     return [
-        Scenario("merge", ["merge", "first", "second", "--into", "results"], share=0.6),
-        Scenario("sweep", made["sweep"], share=0.2),
-        Scenario("training", made["training"], but=TIMES, share=0.1),
-        Scenario("code", CODE, but=TIMES, share=0.1),
+        Scenario("sweep", made["sweep"], share=0.6),
+        Scenario("training", made["training"], but=TIMES, share=0.2),
+        Scenario("code", CODE, but=TIMES, share=0.2),
     ]
 
 
 class Place:
-    """A folder to run a scenario in, with sources and a temporary folder of its own."""
+    """A folder to run a scenario in, with a temporary folder of its own."""
 
     def __init__(self, root: Path, results: Path | None = None) -> None:
         self.root, self.temporary = root, root / "t"
@@ -93,14 +89,6 @@ class Place:
         if results is not None:
             self.results.symlink_to(results)
         write_pairs(root / "pairs")
-        records = [self._record(number) for number in range(MERGED)]
-        write(records[: 2 * MERGED // 3], root / "first")
-        write(records[MERGED // 3 :], root / "second")
-
-    @staticmethod
-    def _record(number: int) -> Record:
-        samples = {"numbers": [number] * 500}
-        return a_record(cell_id=f"{number:016x}", experiment=f"e{number % 3}", device=f"d{number % 2}", samples=samples)
 
     def start(self, scenario: Scenario) -> psutil.Popen:
         """The command, in a process group of its own."""
@@ -124,13 +112,13 @@ class Place:
         """The files of records."""
         return {str(path.relative_to(self.root)): path.read_bytes() for path in record_files(self.results)}
 
-    def problems(self, scenario: Scenario, before: dict[str, bytes]) -> list[str]:
+    def problems(self, before: dict[str, bytes]) -> list[str]:
         """What is wrong with the records right after an interruption, compared with those before."""
         found, there = [], self.contents()
         for name, content in before.items():
             if name not in there:
                 found.append(f"{name} is lost")
-            elif there[name] != content and scenario.name != "merge":
+            elif there[name] != content:
                 found.append(f"{name} has changed")
         for name in there:
             try:
@@ -202,7 +190,7 @@ def kills(count: int, seed: int, names: Sequence[str] = ALL) -> Iterator[dict[st
                 process.stderr.close()
                 done += was_alive
                 checks += 1
-                problems += place.problems(scenario, before)
+                problems += place.problems(before)
                 if not was_alive or done == wanted or moments.random() < 0.15:
                     problems += settled(place, scenario, expected)
                     place.clear()
@@ -251,11 +239,11 @@ def full_disks(count: int, seed: int, names: Sequence[str] = ALL) -> Iterator[di
                         problems.append(f"{kib} KiB: status {process.returncode}, {error[-500:]}")
                     full += "No space left" in error or "StorageFull" in error
                     problems += [f"{kib} KiB: {one} is left over" for one in place.left_over()]
-                    problems += [f"{kib} KiB: {one}" for one in place.problems(scenario, {})]
+                    problems += [f"{kib} KiB: {one}" for one in place.problems({})]
                     before = place.contents()
                     subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
                     problems += [f"{kib} KiB: {one}" for one in settled(place, scenario, expected)]
-                    lost = [one for one in before if scenario.name != "merge" and _is_lost(place, one, before[one])]
+                    lost = [one for one in before if _is_lost(place, one, before[one])]
                     problems += [f"{kib} KiB: {one} was recorded and then changed" for one in lost]
         counts = {"interruptions": wanted, "full": full, "records": len(expected)}
         yield {"scenario": scenario.name, **counts, "problems": problems}

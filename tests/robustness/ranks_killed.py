@@ -97,7 +97,7 @@ def disturbed(place: Place, scenario: Scenario, moments: random.Random, kills: i
     listening = {one.laddr.port for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
     problems += [f"port {port} is still taken" for port in ports & listening]
     problems += [f"{one} is left over" for one in place.left_over()]
-    return {"kills": done, "problems": [*problems, *place.problems(scenario, {})]}
+    return {"kills": done, "problems": [*problems, *place.problems({})]}
 
 
 def kills(count: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -18,9 +18,9 @@ def test_wrong_inputs():
 
 
 def test_kills():
-    [row] = kills(10, seed=1, names=["merge"])
+    [row] = kills(5, seed=1, names=["sweep"])
     assert row["problems"] == []
-    assert row["interruptions"] == 6
+    assert row["interruptions"] == 3
 
 
 def test_kills_of_a_rank():
@@ -33,7 +33,7 @@ def test_full_disks(tmp_path):
     if subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("no right to mount a small disk")
     subprocess.run(["umount", str(tmp_path)], check=True)
-    [row] = full_disks(4, seed=1, names=["merge"])
+    [row] = full_disks(2, seed=1, names=["sweep"])
     assert (row["problems"], row["full"]) == ([], row["interruptions"])
 
 

@@ -209,12 +209,9 @@ def records(draw: st.DrawFn) -> Case:
     files = {**good, "records/fig1/some-device/wrong.json": draw(record_bytes())}
     files |= {name.replace("records/", "other/"): content for name, content in good.items()}
     commands = [
-        ["merge", "records", "--into", "results"],
-        ["merge", "other", "--into", "records"],
-        ["compare", "other", "records"],
         ["figures", "fig1", "--records", "records", "--out", "out"],
         ["figures", "claims", "--records", "records"],
-        ["figures", "report", "--records", "records", "--out", "out"],
+        ["figures", "explore", "--records", "records", "--out", "out"],
     ]
     return Case("records", draw(st.sampled_from(commands)), files)
 
@@ -285,18 +282,6 @@ COMMANDS = (
     "predict method=dense device={}",
     "predict method=dense precision={}",
     "predict method=dense workload={}",
-    "speed --rounds {}",
-    "speed {}",
-    "merge {}",
-    "merge good --into file --{}",
-    "compare good {}",
-    "compare {} good",
-    "compare good good --format {}",
-    "campaign {}",
-    "campaign experiment={}",
-    "campaign experiment=fig1 --stop-after {}",
-    "campaign @{}",
-    "campaign @file",
     "figures fig1 --records {}",
     "figures {}",
     "figures claims --format {}",

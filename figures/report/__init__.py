@@ -1,1 +1,0 @@
-"""One page with all verdicts, figures and tables."""

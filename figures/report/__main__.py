@@ -1,8 +1,0 @@
-"""``python -m bench report``: a floor does not import the one above it, so it runs this one by its name."""
-
-import sys
-
-from figures.__main__ import main
-
-if __name__ == "__main__":
-    sys.exit(main(["report", *sys.argv[1:]], "python -m bench", "error: "))
