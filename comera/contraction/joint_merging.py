@@ -1,23 +1,22 @@
 """Merging the cores of all TT layers of a model in one batch per forward pass, equally shaped halves together.
 
 A tensorized step is made of many small operations, so merging layer by layer costs more than its arithmetic. The halves
-that are merged together belong to one call of the root module: the first layer that runs inside it has all of them
-merged, and a layer takes its own only where they are what it would merge itself. Everything else merges alone, which is
-slower and always right:
+that are merged together belong to one call of the root module, whose forward has a stand-in (:class:`JointMerging`):
+the first layer that runs inside it has all of them merged, and a layer takes its own only where they are what it would
+merge itself. Everything else merges alone, which is slower and always right:
 
-* a layer that runs outside the root's call, or in another thread, or after that call was broken off;
+* a layer that runs outside the root's forward, or in another thread;
 * a layer whose parameters are other objects than those that were merged, or have been changed since;
 * under another grad mode than that of the call, or under saved-tensor hooks that the call was not entered with
   (activation checkpointing runs a region again after the call has ended, and must find the same operations);
 * under ``torch.func`` transforms, while exporting, with sharded parameters.
 
-Under ``torch.compile`` hooks and frames do not tell what belongs to a call: the compiler may run the hooks outside of
-what it compiles, and a frame has no identity in it. There the root's forward merges (:class:`MergingForward`), as the
-first operations of its graph, and its layers find the halves in a place of their thread, which has its former content
-again when the call has ended, however it ended. A layer merges alone there where its parameters or the grad mode are
-others than those of the merge, and where it has forward pre-hooks, which may write to its parameters. What the compiler
-cannot see is a root whose forward itself writes in place to the parameters of a layer that runs later in the same call:
-a graph has no versions of tensors to compare. Such a root needs ``merge_jointly=False``.
+Under ``torch.compile`` the stand-in merges at once, as the first operations of its graph. Either way the layers find
+what belongs to their call in a place of their thread, which has its former content again when the call has ended,
+however it ended. A compiled layer merges alone where its parameters or the grad mode are others than those of the
+merge, and where it has forward pre-hooks, which may write to its parameters. What the compiler cannot see is a root
+whose forward itself writes in place to the parameters of a layer that runs later in the same call: a graph has no
+versions of tensors to compare. Such a root needs ``merge_jointly=False``.
 
 Parameters stay where they are: nothing here writes to them or moves them.
 
@@ -28,10 +27,8 @@ own if its halves are those of the call and its input is the very tensor, not wr
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -111,21 +108,13 @@ class _Shared(NamedTuple):
 
 
 class _Call:
-    """One call of a root module, which lasts while its frame is on the stack of the thread that made it."""
+    """One call of a root module."""
 
-    def __init__(self, layers: Iterable[Layer], siblings: Siblings, frame: FrameType) -> None:
+    def __init__(self, layers: Iterable[Layer], siblings: Siblings) -> None:
         self.layers = dict.fromkeys(layers)  # a set with an order: that of merging must be the same in every run
-        self.siblings, self.frame, self.mode = siblings, frame, _mode()
+        self.siblings, self.mode = siblings, _mode()
         self._merged: dict[Layer, _Merged] | None = None
         self._shared: _Shared | None = None
-
-    def is_on_stack(self) -> bool:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame is self.frame:
-                return True
-            frame = frame.f_back
-        return False
 
     def halves(self, layer: Layer) -> Halves | None:
         """Return the halves of a layer, if they were merged jointly and are still those of its parameters."""
@@ -170,10 +159,10 @@ def _merge_jointly(layers: Iterable[Layer]) -> dict[Layer, _Merged]:
 
 
 class _Calls(threading.local):
-    """The calls of this thread, the outermost first."""
+    """The calls that this thread is in, the outermost first."""
 
     def __init__(self) -> None:
-        self.stack: list[_Call] = []
+        self.open: tuple[_Call, ...] = ()
 
 
 _calls = _Calls()
@@ -181,13 +170,10 @@ _calls = _Calls()
 
 def _call_of(layer: Layer) -> _Call | None:
     """Return the call of a root module that a layer runs in; None where it merges alone."""
-    if not _calls.stack or torch._C._are_functorch_transforms_active():
+    if not _calls.open or torch._C._are_functorch_transforms_active():
         return None
     mode = _mode()
-    for call in _calls.stack:
-        if call.mode == mode and layer in call.layers and call.is_on_stack():
-            return call
-    return None
+    return next((call for call in _calls.open if call.mode == mode and layer in call.layers), None)
 
 
 def jointly_merged_halves(layer: Layer) -> Halves | None:
@@ -201,47 +187,6 @@ def jointly_merged(layer: Layer, x: torch.Tensor) -> tuple[Halves, torch.Tensor 
     call = _call_of(layer)
     halves = None if call is None else call.halves(layer)
     return None if call is None or halves is None else (halves, call.product(layer, x))
-
-
-class JointMerging:
-    """A pair of forward hooks of a root module, which mark the calls within which layers merge jointly.
-
-    Compiled calls are marked by a stand-in for the root's forward instead.
-    """
-
-    def __init__(self, root: nn.Module, layers: Sequence[Layer], siblings: Siblings) -> None:
-        self.layers, self.siblings = layers, siblings
-        root.register_forward_pre_hook(self._begin)
-        root.register_forward_hook(self._end, always_call=True)
-        root.forward = MergingForward(root, self)
-
-    @classmethod
-    def of(cls, root: nn.Module) -> JointMerging | None:
-        """Return the merging registered on ``root``, if any."""
-        owners = (getattr(hook, "__self__", None) for hook in root._forward_pre_hooks.values())
-        return next((owner for owner in owners if isinstance(owner, cls)), None)
-
-    @classmethod
-    def remove(cls, root: nn.Module) -> None:
-        """Remove the hooks on ``root``, whose layers then merge alone, but not its stand-in."""
-        for hooks in (root._forward_pre_hooks, root._forward_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), cls)]:
-                del hooks[key]
-                root._forward_hooks_always_called.pop(key, None)
-
-    def _begin(self, root: nn.Module, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        # A call that ended by what is no Exception, such as KeyboardInterrupt, has left its mark.
-        _calls.stack = [call for call in _calls.stack if call.is_on_stack()]
-        if not hasattr(root, "_get_fsdp_state"):  # what FSDP2 adds to a module whose parameters it shards
-            _calls.stack.append(_Call(self.layers, self.siblings, sys._getframe(1)))
-
-    def _end(self, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        caller = sys._getframe(1)  # that of the call, but after an exception
-        _calls.stack = [call for call in _calls.stack if call.frame is not caller and call.is_on_stack()]
 
 
 class _Traced(NamedTuple):
@@ -327,18 +272,43 @@ def _merge_in_a_graph(layers: Iterable[Layer]) -> dict[Layer, _Traced]:
     return merged
 
 
-class MergingForward(StandIn):
-    """A root's forward that merges its layers jointly where it is compiled, and changes nothing elsewhere."""
+class JointMerging(StandIn):
+    """Stands in for the forward of a root module, within whose calls its layers merge jointly.
 
-    def __init__(self, root: nn.Module, merging: JointMerging) -> None:
+    Args:
+        root: gets the stand-in.
+        layers: of the root, all that may be merged jointly.
+        siblings: layers that read one input together.
+    """
+
+    def __init__(self, root: nn.Module, layers: Sequence[Layer], siblings: Siblings) -> None:
         super().__init__(root)
-        self._merging = merging
+        self.layers, self.siblings = layers, siblings
+        root.forward = self
+
+    @classmethod
+    def of(cls, root: nn.Module) -> JointMerging | None:
+        """Return the one that stands in for the root's forward, if any."""
+        forward = root.__dict__.get("forward")
+        while isinstance(forward, StandIn) and not isinstance(forward, cls):
+            forward = forward._given
+        return forward if isinstance(forward, cls) else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        if torch.compiler.is_compiling():
+            return self._run(*args, **kwargs) if torch.compiler.is_exporting() else self._in_a_graph(*args, **kwargs)
+        if hasattr(self._module, "_get_fsdp_state"):  # what FSDP2 adds to a module whose parameters it shards
             return self._run(*args, **kwargs)
+        before = _calls.open
+        try:
+            _calls.open = (*before, _Call(self.layers, self.siblings))
+            return self._run(*args, **kwargs)
+        finally:
+            _calls.open = before
+
+    def _in_a_graph(self, *args: Any, **kwargs: Any) -> Any:
         before = _traced.by_layer
-        merged = _merge_in_a_graph([layer for layer in self._merging.layers if layer not in before])
+        merged = _merge_in_a_graph([layer for layer in self.layers if layer not in before])
         _traced.by_layer = {**before, **merged}
         try:
             return self._run(*args, **kwargs)

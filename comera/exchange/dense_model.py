@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_dense_ties
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
@@ -33,7 +32,6 @@ def to_dense_model(model: nn.Module) -> nn.Module:
     """
     model = copy.deepcopy(model)
     for module in model.modules():
-        JointMerging.remove(module)
         while isinstance(forward := module.__dict__.get("forward"), StandIn):
             module.__dict__.pop("forward")
             if forward._given is not None:
