@@ -61,6 +61,7 @@ def _way(run: Any) -> str:
         words = [(_AT_ONCE if at_once else _WAYS)[late]]
         words += ["low rank"] * (settings.get("order") == 1)
     model = frame.settings_of(run.record, "workload_settings")
+    words += ["one block"] * (model.get("layers") == 1)
     words += ["post-LN"] * (model.get("pre_norm") is False)
     words += [TENSORIZED] * bool(model.get("compress_table"))
     plan = frame.settings_of(run.record, "training")
