@@ -25,7 +25,7 @@ from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
-from figures.stats.searches import OWN, REPORTED, SURE_SEEDS, against, comparable, searched
+from figures.stats.searches import OWN, REPORTED, against, comparable, searched, worded
 from figures.stats.time_values import workload_words
 
 EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer")
@@ -154,7 +154,7 @@ def beside_narrow(lines: pd.DataFrame) -> pd.DataFrame:
 def beside_probes(page: Formats) -> pd.DataFrame:
     """Return how far arms are apart from the n-gram model that may store as many numbers as they have parameters."""
     limited = page.probes.dropna(subset="parameters")
-    known = limited.assign(test_loss_low=limited["test_loss"], test_loss_high=limited["test_loss"], seeds=SURE_SEEDS)
+    known = limited.assign(losses=limited["test_loss"].map(lambda loss: (loss,)), seeds=None)
     return against(page.lines, pd.concat([known.assign(optimizer=name) for name in OPTIMIZERS]), ["optimizer"])
 
 
@@ -162,12 +162,13 @@ def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with differences to both dense models and to the probe, and the measured step."""
     lines = page.lines
     dense = against(lines, lines[lines["arm"] == DENSE], ["optimizer"], same_size=False)
-    probes = beside_probes(page)["less"]
+    narrow, probes = beside_narrow(lines), beside_probes(page)
+    less_narrow, less_dense, less_probe = worded(narrow, dense, probes)
     own = table.assign(
         optimizer=table["optimizer"].map(OPTIMIZERS),
-        less_narrow=beside_narrow(lines)["less"],
-        less_dense=dense["less"],
-        **{"less_n-gram": probes},
+        less_narrow=less_narrow,
+        less_dense=less_dense,
+        **{"less_n-gram": less_probe},
         step_time_ms=lines["step_time_ms"],
     )
     columns = ["optimizer", "arm", "ratio", "parameters", "test_loss", "less_narrow", "less_dense"]
@@ -176,8 +177,8 @@ def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
-    """Return by optimizer which formats are surely above, surely below and not surely apart from their narrow rival."""
-    found = page.lines.join(beside_narrow(page.lines), how="inner")
+    """Return by optimizer which formats have all seeds above their narrow rival's, all below, or neither."""
+    found = page.lines.join(beside_narrow(page.lines)["beside"], how="inner")
     by_optimizer = found.groupby("optimizer", sort=False)
     standing = {}
     for name, some in by_optimizer:
@@ -187,11 +188,11 @@ def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
 
 def by_standing(names: pd.Series, beside: pd.Series) -> dict[str, list[str]]:
     """Return the names of searches by how their losses stand beside their rivals'."""
-    return {where: list(names[beside == where]) for where in ("above", "apart", "below")}
+    return {where: list(names[beside == where]) for where in ("above", "mixed", "below")}
 
 
 def facts_of(page: frame.Page, table: pd.DataFrame) -> dict[str, Any]:
-    """Return the first training, what its workload calls model and example, when a difference is sure, and the remarks.
+    """Return the first training, what its workload calls model and example, and the remarks.
 
     ``doubtful`` has by remark on a search the arms, with their optimizers, that it is about.
     """
@@ -202,7 +203,6 @@ def facts_of(page: frame.Page, table: pd.DataFrame) -> dict[str, Any]:
     return {
         **workload_words(first),
         "first": first,
-        "sure_seeds": SURE_SEEDS,
         "doubtful": {str(remark): list(names.unique()) for remark, names in by_remark},
     }
 

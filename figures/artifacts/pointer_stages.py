@@ -28,7 +28,7 @@ from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
 from figures.stats.pointer import BEDS, FROM_SCRATCH, TENSORIZED, searched_by_way
-from figures.stats.searches import against
+from figures.stats.searches import against, worded
 from figures.stats.sizes import equal_size
 
 #: The accuracy in % that counts as learned.
@@ -188,7 +188,8 @@ _MORE = {
 
 def shown(page: Stages, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the differences to the same arm from scratch."""
-    own = table.assign(less_scratch=beside_scratch(page.lines)["less"])
+    (less,) = worded(beside_scratch(page.lines))
+    own = table.assign(less_scratch=less)
     columns = ["arm", "way", "target", "size_met", "parameters", "left", "test_loss", "less_scratch"]
     columns += [name for name in ("test_accuracy", "steps_to") if own[name].notna().any()]
     return readable(own, [*columns, "lr"], _MORE)

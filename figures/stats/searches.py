@@ -6,6 +6,9 @@ data that nothing was chosen by, at the chosen rate, over all seeds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -18,8 +21,11 @@ from figures.text import significant
 #: The metric that nothing is chosen by.
 REPORTED = "test_loss"
 
-#: So many seeds at least on either side let a difference be called sure.
-SURE_SEEDS = 3
+#: So many seeds at least on either side let a difference be told from chance.
+ENOUGH_SEEDS = 3
+
+#: The share of pages without any difference on which one may be called sure.
+LEVEL = 0.05
 
 #: The columns of an arm that was searched.
 _SLOT = ["arm", "optimizer", "ratio"]
@@ -88,7 +94,7 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
         reached = chosen["reported"].dropna()
         at_edge = best["rate"].isin(most["rate"].agg(["min", "max"])).any()
         remarks = ["best rate at an edge of those tried"] if at_edge else []
-        if len(reached) < SURE_SEEDS:
+        if len(reached) < ENOUGH_SEEDS:
             remarks.append(f"{len(reached)} seed{'s' * (len(reached) != 1)}")
         line = {
             "run": next(iter(best["record"]), None),
@@ -100,6 +106,7 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
             "test_loss_low": reached.min(),
             "test_loss_high": reached.max(),
             "seeds": len(reached),
+            "losses": tuple(reached),
             "remarks": "; ".join(remarks) if len(best) else "no training ended well",
         }
         sizes = ("parameters", "stored_mib", "train_steps", "peak_memory_predicted_mib")
@@ -123,8 +130,9 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
         same_size: whether the parameters are too, within 2 %.
 
     Returns:
-        ``less``, in words, and ``beside``: ``below`` or ``above`` where that holds of all seeds, three or more a side;
-        else ``apart``.
+        ``apart``, the difference; ``beside``: ``below`` or ``above`` where all seeds of one are, three or more a side,
+        else ``mixed``; ``seeds``; and ``p``, the probability of so great a difference by chance, of
+        :func:`chance`. Pages put it in words by :func:`worded`.
     """
     pairs = lines.reset_index().merge(rivals.reset_index(), on=on, suffixes=("", "_rival"))
     sizes = (pairs["parameters"] / pairs["parameters_rival"]).astype(float)
@@ -132,13 +140,79 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
     pairs = pairs.drop_duplicates("index").set_index("index")
     pairs = pairs[pairs.index != pairs["index_rival"]]
     pairs = pairs.dropna(subset=["test_loss", "test_loss_rival"])
-    sure = pairs[["seeds", "seeds_rival"]].min(axis=1) >= SURE_SEEDS
-    below = sure & (pairs["test_loss_high"] < pairs["test_loss_low_rival"])
-    above = sure & (pairs["test_loss_low"] > pairs["test_loss_high_rival"])
-    apart = pairs["test_loss"] - pairs["test_loss_rival"]
-    words = apart.map(lambda value: f"{'-' if value < 0 else '+'}{significant(abs(value))}").astype(object)
-    beside = np.select([below, above], ["below", "above"], "apart")
-    return pd.DataFrame({"less": words.where(~(below | above), words + " (sure)"), "beside": beside}, index=pairs.index)
+    is_one = pairs["losses_rival"].map(len) == 1  # a probe, or a seed
+    enough = (pairs["seeds"] >= ENOUGH_SEEDS) & (
+        is_one & pairs["seeds_rival"].isna() | (pairs["seeds_rival"] >= ENOUGH_SEEDS)
+    )
+    below = enough & (pairs["test_loss_high"] < pairs["losses_rival"].map(min))
+    above = enough & (pairs["test_loss_low"] > pairs["losses_rival"].map(max))
+    found = {
+        "apart": pairs["test_loss"] - pairs["test_loss_rival"],
+        "beside": np.select([below, above], ["below", "above"], "mixed"),
+        "seeds": pairs["seeds"],
+        "p": [
+            chance(one.losses, one.losses_rival) if ok else 1.0
+            for ok, one in zip(enough, frame.each(pairs), strict=True)
+        ],
+    }
+    return pd.DataFrame(found, index=pairs.index)
+
+
+def chance(losses: Sequence[float], rivals: Sequence[float]) -> float:
+    """Return the two-sided probability of so great a difference of means by chance, by an exact permutation test.
+
+    A single rival is a number that is known: then the signs of the differences to it are permuted. With three seeds a
+    side it is 0.1 at least, so that no difference of three seeds can be sure.
+
+    >>> chance([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+    0.1
+    >>> chance([1.0, 2.0, 3.0], [4.0])
+    0.25
+    """
+    from scipy.stats import permutation_test  # takes a second to import
+
+    if len(rivals) == 1:
+        samples, kind = (np.subtract(losses, rivals[0]),), "samples"
+        return float(permutation_test(samples, np.mean, permutation_type=kind, vectorized=True).pvalue)
+
+    def apart(one: Any, other: Any, axis: int) -> Any:
+        return np.mean(one, axis=axis) - np.mean(other, axis=axis)
+
+    return float(permutation_test((losses, rivals), apart, permutation_type="independent", vectorized=True).pvalue)
+
+
+def are_sure(probabilities: Sequence[float]) -> list[bool]:
+    """Return which of all comparisons of a page are sure, at :data:`LEVEL` with Holm's correction.
+
+    >>> are_sure([0.04, 0.001, 0.03])
+    [False, True, False]
+    """
+    sure, left = [False] * len(probabilities), len(probabilities)
+    for place in np.argsort(probabilities, kind="stable"):
+        if probabilities[place] * left > LEVEL:
+            break
+        sure[place], left = True, left - 1
+    return sure
+
+
+def worded(*comparisons: pd.DataFrame) -> list[pd.Series]:
+    """Return the differences of all comparisons of a page (:func:`against`) in words: how great, and how they stand."""
+    sure = iter(are_sure([p for found in comparisons for p in found["p"]]))
+    return [
+        pd.Series(
+            [_words(one, is_sure) for one, is_sure in zip(frame.each(found), sure, strict=False)],
+            found.index,
+            dtype=object,
+        )
+        for found in comparisons
+    ]
+
+
+def _words(one: Any, is_sure: bool) -> str:
+    apart = f"{'-' if one.apart < 0 else '+'}{significant(abs(one.apart))}"
+    if is_sure:
+        return f"{apart} (sure)"
+    return apart if one.beside == "mixed" else f"{apart} ({one.seeds} of {one.seeds} {one.beside})"
 
 
 def comparable(df: pd.DataFrame, what: str) -> tuple[pd.DataFrame, list[str]]:
