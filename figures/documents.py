@@ -23,6 +23,7 @@ there are, three by default. Parts of the claims ledger are the third kind: ``<!
 A name is that of a drawn CSV file, or of an experiment's CSV beside the records (``probe``, ``fig10_time``).
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,10 +131,21 @@ def _template(name: str, folders: Sequence[Path]) -> str:
             raise ValueError(f"{len(found)} rows of {csv} have {where}")
         return found[0]
 
-    environment.globals.update(numbers=numbers, number=number)
+    environment.globals.update(numbers=numbers, number=number, holds=_holds)
     environment.filters.update(span=_span, inverse=_inverse)
     template = environment.get_template(f"{name}.md.j2")
     return f"\n{template.render().strip()}\n"
+
+
+def _holds(values: Sequence[float], below: float = math.inf, above: float = -math.inf) -> str:
+    """Return no text where all of some values are within bounds: what a sentence says of each of them.
+
+    Raises ValueError: one is not.
+    """
+    wrong = [value for value in values if not above < value < below]
+    if wrong:
+        raise ValueError(f"a sentence says of {len(values)} values what does not hold of {wrong[0]:g}")
+    return ""
 
 
 def _read(name: str, folders: Sequence[Path]) -> pd.DataFrame:

@@ -82,9 +82,10 @@ def searched_by_way(df: pd.DataFrame, experiment: str) -> tuple[pd.DataFrame, pd
     if experiment not in set(runs["experiment"]):
         return pd.DataFrame(), runs[:0], []
     way = [_way(run) for run in frame.each(runs)]
-    runs = runs.assign(way=way, target=runs["target_ratio"].astype(float).fillna(0.0))
+    width = frame.column(runs, "workload.width")
+    runs = runs.assign(way=way, target=runs["target_ratio"].astype(float).fillna(0.0), width=width)
     lines, kept, left_out = [], [], list[str]()
-    for (way, target), alike in frame.groups(runs, ["way", "target"]):
+    for (way, target, _), alike in frame.groups(runs, ["way", "target", "width"]):
         newest, notes = comparable(alike, f"training(s) {way}")
         lines.append(searched(newest).assign(way=way, target=target))
         kept.append(newest)
