@@ -225,6 +225,20 @@ def test_measured_numbers_of_results_come_from_records() -> None:
         assert measured_numbers(re.sub(r"\{%.*?%\}|\{\{.*?\}\}", "", text, flags=re.DOTALL)) == [], name
 
 
+def said_of_all(template: str) -> list[str]:
+    """Return the lines of a template that say something of every case, and neither check nor compute it."""
+    lines = [line for line in template.splitlines() if not re.search(r"holds\(|standing|cases\(", line)]
+    words = [re.sub(r"\{[%{#].*?[%}#]\}|\[.*?\]\(.*?\)|every seed", "", line) for line in lines]
+    return [line for line in words if re.search(r"\b(every|always|never)\b", line, re.IGNORECASE)]
+
+
+def test_what_results_say_of_every_case_is_checked_by_their_template() -> None:
+    for template in PLACES.rglob("*.md.j2"):
+        assert said_of_all(template.read_text(encoding="utf-8")) == [], template
+    assert said_of_all("* CoMERA always wins.") == ["* CoMERA always wins."]
+    assert said_of_all("* CoMERA always wins.{{ holds(numbers(times), below=1) }}") == []
+
+
 def test_a_number_typed_by_hand_is_found() -> None:
     for words, found in {
         "takes 4.4 to 4.8\ntimes as long": ["4.8 times"],

@@ -123,6 +123,7 @@ def test_the_command_writes_names_and_checks(folder, tmp_path, monkeypatch, caps
         ("{{ number('times', 'time', arm='dense', batch_size=8) | span(2) }}x", "2.5x"),
         ("{{ numbers('times', 'time', arm='dense') | inverse | span }}", "0.250 to 0.400"),
         ("{{ numbers('times', 'time', arm='dense|galore', kind='a') | span(1) }}", "3 to 8"),
+        ("Always{{ holds(numbers('times', 'time', arm='dense'), above=2, below=5) }}", "Always"),
         ("{{ number('times', 'time', arm='dense', batch_size=8) | inverse | span(1) }}", "0.4"),
     ],
 )
@@ -139,6 +140,7 @@ def test_a_template_takes_numbers_from_drawn_files(template, line, folder, monke
         "{{ lost }}",
         "{% if %}",
         "{{ number('no', 'time') }}",
+        "Dense is always below 3.{{ holds(numbers('times', 'time', arm='dense'), below=3) }}",
         "{{ 1 | inverse }}",
     ],
 )
