@@ -14,7 +14,6 @@ what there is of one.
 """
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -25,7 +24,7 @@ from omegaconf import DictConfig, open_dict, read_write
 
 from bench.core.reading import user_path
 from bench.core.record import Record
-from bench.errors import ConfigError
+from bench.errors import ConfigError, stop_with
 from bench.interrupts import on_interrupt
 from bench.protocol.budget import RATES
 from bench.protocol.methods import checked_settings, takes_ratio
@@ -168,7 +167,7 @@ def run(settings: Sequence[str], seeds: str) -> None:
     """Search under the settings of an experiment, then train the best of every arm with further seeds.
 
     ``seeds`` are separated by commas. Raises ConfigError: seeds that are none. A wrong setting, missing data or a
-    damaged record end the program.
+    damaged record end the program; so does, after the summary and with status 1, a training that ended in an error.
     """
     try:
         further = tuple(int(one) for one in seeds.split(",") if one.strip())
@@ -183,8 +182,9 @@ def run(settings: Sequence[str], seeds: str) -> None:
         seed = int(config.seed)
         for one in further:  # a wrong seed is said before any training
             arms[0].job(arms[0].rates[0], one)
+        failed = list[str]()
         while any(arm.untried for arm in arms):
-            _train([arm.job(rate, seed) for arm in arms for rate in arm.untried], results)
+            failed += _train([arm.job(rate, seed) for arm in arms for rate in arm.untried], results)
             for arm in arms:
                 for rate in arm.untried:
                     job = arm.job(rate, seed)
@@ -194,17 +194,19 @@ def run(settings: Sequence[str], seeds: str) -> None:
                 if (beyond := arm.beyond()) is not None:
                     arm.rates.append(beyond)
         chosen = [arm for arm in arms if math.isfinite(arm.losses[arm.best])]
-        _train([arm.job(arm.best, one) for one in further for arm in chosen], results)
+        failed += _train([arm.job(arm.best, one) for one in further for arm in chosen], results)
         for arm in arms:
             jobs = [arm.job(arm.best, one) for one in dict.fromkeys((seed, *further))]
             print(_found(arm, [results.answer(job.cells[-1], job.data_hash) for job in jobs]))
+        if failed:
+            stop_with(failed[0], status=1)
 
 
-def _train(jobs: Sequence[Job], results: Results) -> None:
-    """Train the unfinished jobs, with one line for each training that ends."""
+def _train(jobs: Sequence[Job], results: Results) -> list[str]:
+    """Train the unfinished jobs, with one line for each that ends; return a sentence if some ended in an error."""
     missing = [job for job in jobs if not all(results.is_done(cell, job.data_hash) for cell in job.cells)]
     if not missing:
-        return
+        return []
     progress = SweepProgress([cell for job in missing for cell in job.cells])
     on_interrupt(progress.interrupted)
     try:
@@ -212,8 +214,8 @@ def _train(jobs: Sequence[Job], results: Results) -> None:
             run_job(job, results, 1, progress)
     finally:
         progress.close()
-    if failed := progress.failed():
-        print(failed, file=sys.stderr)
+    failed = progress.failed()
+    return [failed] if failed else []
 
 
 def loss_of(record: Record) -> float:

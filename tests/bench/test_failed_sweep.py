@@ -45,6 +45,28 @@ def test_a_cell_that_ends_in_an_error_makes_the_sweep_fail(tmp_path, pairs, outc
     assert (again.status, again.error.count("done before")) == (0, 3)
 
 
+SEARCHED = ("search", "experiment=formats_teacher", "methods=[dense,comera]", "ratio=1.3", "+formats=adamw", "--seeds=")
+
+
+def test_a_search_whose_trainings_end_in_an_error_fails_after_its_summary(tmp_path, outcomes):
+    outcomes["comera", 1024] = "error"
+    ended = run_bench(tmp_path, *SEARCHED)
+    *_, last = ended.error.splitlines()
+    assert ended.status == 1
+    assert last.startswith("error: 4 of 8 cell(s) ended in an error, the first: comera")
+    assert "comera, adamw, ratio 1.3: no training ended well (error: it broke.)" in ended.output
+
+
+def test_a_full_disk_ends_a_search_with_a_sentence(tmp_path, outcomes, monkeypatch):  # noqa: ARG001
+    with monkeypatch.context() as patch:
+        full_disk(patch, 3)
+        ended = run_bench(tmp_path, *SEARCHED)
+    *_, last = ended.error.splitlines()
+    assert ended.status == 1
+    assert "Traceback" not in ended.error
+    assert "cannot be used (No space left on device); what is recorded is kept" in last
+
+
 def test_a_full_disk_ends_the_sweep_with_a_sentence(tmp_path, pairs, outcomes, monkeypatch):  # noqa: ARG001
     with monkeypatch.context() as patch:
         full_disk(patch, 3)  # a record and its table are written before
