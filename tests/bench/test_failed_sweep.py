@@ -54,7 +54,7 @@ def test_a_search_whose_trainings_end_in_an_error_fails_after_its_summary(tmp_pa
     *_, last = ended.error.splitlines()
     assert ended.status == 1
     assert last.startswith("error: 4 of 8 cell(s) ended in an error, the first: comera")
-    assert "comera, adamw, ratio 1.3: no training ended well (error: it broke.)" in ended.output
+    assert "comera, adamw, ratio 1.3: no training ended well" in ended.output
 
 
 def test_a_full_disk_ends_a_search_with_a_sentence(tmp_path, outcomes, monkeypatch):  # noqa: ARG001
