@@ -2,7 +2,7 @@
 
 An artifact is found
 
-* in a module of ``figures/artifacts`` that names it in ``ARTIFACT``;
+* in a module of ``figures/artifacts`` that names it in ``ARTIFACT``, or several of one subject in ``ARTIFACTS``;
 * through an entry point of another package, group :data:`ENTRY_POINTS`;
 * through :func:`register`, in a module that the variable :data:`VARIABLE` of the environment names.
 
@@ -52,7 +52,8 @@ def _found() -> dict[str, Artifact[Any]]:
     """Artifacts of this folder and of other packages, by name."""
     names = [module.name for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}.")]
     modules = [importlib.import_module(name) for name in names]
-    found = {module.ARTIFACT.name: module.ARTIFACT for module in modules if hasattr(module, "ARTIFACT")}
+    named = [getattr(module, "ARTIFACTS", None) or [module.ARTIFACT] for module in modules]
+    found = {one.name: one for of_module in named for one in of_module}
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             other = point.load()

@@ -1,12 +1,15 @@
-"""The house: no module imports itself by way of others, and no folder has more modules than one can look over."""
+"""The house: no module imports itself by way of others, and no folder has more files than one can look over."""
 
 import importlib.util
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import grimp
 import pytest
+
+from bench.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("comera", "baselines", "bench", "figures")
@@ -68,3 +71,25 @@ def test_a_class_name_occurs_once() -> None:
     names = Counter(name for text in texts for name in re.findall(r"^ *class (\w+)[(:]", text, flags=re.MULTILINE))
     assert len(names) > 100
     assert [name for name, count in names.items() if count > 1] == ["Settings"]
+
+
+@pytest.mark.parametrize(
+    ("counted", "most"),
+    [
+        (lambda: len([*(ROOT / "bench" / "conf").rglob("*.yaml")]), 60),
+        (lambda: len([*FLAT.glob("[!_]*.py")]), 22),
+        (lambda: len(COMMANDS), 8),
+    ],
+    ids=["YAML files", "modules of figures", "commands"],
+)
+def test_there_are_no_more_than_one_can_look_over(counted, most) -> None:
+    assert 0 < counted() <= most
+
+
+def test_a_clone_stays_small() -> None:
+    """No more than 48 MiB of tracked files; large pictures and records that nothing draws go first."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no clone of git")
+    files = [path for name in listed.stdout.split("\0")[:-1] if (path := ROOT / name).is_file()]
+    assert sum(path.stat().st_size for path in files) <= 48 * 2**20

@@ -31,11 +31,9 @@ experiment=fig1 methods=[comera,dense,galore] precision=bf16
 experiment=fig1_all timing.blocks=2 timing.extra_blocks=1 timing.warmup_steps=1
 experiment=fig7
 experiment=widths_decoder
-experiment=widths
-experiment=widths_linear
 experiment=fig5
 experiment=ratios
-experiment=formats_base_time +formats=muon
+experiment=formats_base name=formats_base_time measure=run +formats=muon
 experiment=formats_base +formats=muon methods=[dense,dense:narrow] training.lr=0.03
 experiment=formats_base +formats=muon methods=[{btt:{rank:2}}] training.lr=0.015
 experiment=formats_base +formats=muon methods=[comera:orthogonal] settings.comera.gamma=0.0 settings.comera.beta=0.0 training.lr=0.06
@@ -43,11 +41,13 @@ experiment=pointer_full
 experiment=accuracy dataset=sst2
 experiment=accuracy dataset=nli_pool
 experiment=table_fp8
+experiment=table_fp8 batch_size=4096,16384 linear={in_features:768,out_features:768},{in_features:768,out_features:3072},{in_features:3072,out_features:768}
 experiment=fig14
 experiment=fig8
 experiment=fig9
 experiment=fig9_independent
 experiment=fig10_time
+experiment=fig10_time code.sequence_length=512 batch_size=8
 experiment=contraction
 END
 exit $failed

@@ -4,28 +4,28 @@
 own in a new process, so that the same target goes on where it was stopped.
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from bench.commands.programs import status_of
-from bench.errors import CONF, ConfigError
+from bench.errors import CONF, ConfigError, experiments
 
 
 @dataclass(frozen=True)
 class Target:
     """A figure or table, or several, with what makes the records.
 
-    >>> target = targets()["reproduce-fig1"]
-    >>> [" ".join(words) for words in target.commands("a b")][:2]
-    ["-m bench experiment=fig1 results='a b'", "-m bench experiment=fig1_memory results='a b'"]
+    >>> target = targets()["sweep-ratios"]
+    >>> [words[2:4] for words in target.commands("a b")][:2]
+    [['experiment=ratios', "results='a b'"], ['experiment=ratios', 'name=ratios_memory']]
     >>> target.commands("a b")[-1]
-    ['-m', 'figures', 'fig1', '--records', 'a b']
+    ['-m', 'figures', 'fig12', '--records', 'a b']
     """
 
     does: str  # in a line
@@ -42,8 +42,28 @@ class Target:
 @cache
 def targets() -> dict[str, Target]:
     """Return all targets, by the names that make uses."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(CONF / "reproduce.yaml"))
+    content = yaml.safe_load((CONF / "reproduce.yaml").read_text(encoding="utf-8"))
     return {name: Target(**entry) for name, entry in content.items()}
+
+
+@cache
+def recorded() -> dict[str, str]:
+    """Return what records in each folder: an experiment, a line of a target, or the target where several lines do.
+
+    >>> recorded()["fig1"]
+    'experiment=fig1'
+    >>> recorded()["fig5_memory"]
+    'experiment=fig5 name=fig5_memory measure=predict device=cuda'
+    >>> recorded()["probe_text"]
+    'reproduce compare-formats'
+    """
+    lines: dict[str, str] = {}
+    for target, words in ((target, words) for target, one in targets().items() for words in one.runs):
+        if found := re.match(r"(experiment=\w+ )name=(\w+)", words):
+            experiment, name = found.groups()
+            is_another = lines.setdefault(name, words) != words and lines[name].startswith(experiment)
+            lines[name] = f"reproduce {target}" if is_another else lines[name]
+    return {**lines, **{name: f"experiment={name}" for name in experiments()}}
 
 
 def listed() -> str:

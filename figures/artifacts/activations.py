@@ -301,7 +301,7 @@ def draw(page: ActivationsPage, table: pd.DataFrame, caption: Caption) -> Figure
 
 def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> list[bars.Band]:
     """Return bands of what a block keeps, and of the largest batches."""
-    fills = {**KINDS, "again": style.Fill("#ffffff", "....", edge="#6f6f6f")}
+    fills = {**KINDS, "again": style.Fill("#ffffff", "--", edge="#6f6f6f")}
     kept, marks = table[table["quantity"] == KEPT], _marks(page)
     sizes = kept.pivot(index="arm", columns="of", values="value").reindex(page.arms, columns=[ALL, *KINDS])
     sizes["again"] = table[table["quantity"] == FORMED_AGAIN].groupby("arm")["value"].sum()

@@ -1,7 +1,8 @@
-"""Fig. 10: time per step and peak memory of the full CodeBERT-like model; a page per device and phase.
+"""Fig. 10: time per step and peak memory of the full CodeBERT-like model, and learning curves of a small one.
 
-The phases of the paper differ in the length of a row, 128 tokens and then 512, so a page is of one length. The whole
-model is as much smaller as was published, since its ranks are solved for that.
+Bars are of a device and phase, curves of a device and dataset, through both phases. The phases of the paper differ in
+the length of a row, 128 tokens and then 512, so a page of bars is of one length. The whole model is as much smaller as
+was published, since its ranks are solved for that.
 """
 
 from dataclasses import dataclass, replace
@@ -9,17 +10,26 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from bench.core.record import RecordError
 from figures import frame
 from figures.arms import COMERA, DENSE, PLAIN
 from figures.artifact import Artifact
-from figures.artifacts import fig1
+from figures.artifacts import fig1, fig6
 from figures.claims import ratio
-from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided, untested
+from figures.claims.claims import Claim, Finding, Judgement, Outcome, by_bounds, undecided, untested
 from figures.claims.rule import REACHES, Rule
-from figures.frame import Records
+from figures.draw import training
+from figures.draw.captions import Caption
+from figures.draw.layout import panel_page
+from figures.draw.style import stroke_handle
+from figures.frame import Records, each
 from figures.stats import cells
+from figures.stats.studies import PROBES, Study, studies
 from figures.stats.time_values import Per
+from figures.stats.training import curves
 
 EXPERIMENTS = ("fig10_time", "fig10_memory")
 
@@ -37,6 +47,9 @@ WORD_EMBEDDING = 53_248_000
 
 #: One percent of either published size; half a digit of the published speed-ups.
 _WHOLE_TOLERANCE, _ENCODER_TOLERANCE, _TIME_SLACK = 0.0423, 0.0977, 0.05
+
+#: How far above dense's, in nats, CoMERA's loss may surely lie at the end and still count as comparable.
+TOLERANCE = 0.05
 
 #: The second size that is published of this model, of which the ledger has the first.
 WITHOUT_EMBEDDING = Claim(
@@ -146,7 +159,7 @@ RULES = (
     ),
 )
 
-ARTIFACT: Artifact[Any] = replace(
+BARS: Artifact[Any] = replace(
     fig1.ARTIFACT,
     name="fig10",
     summary="time per step and peak memory of the full CodeBERT-like model; an image per device and phase",
@@ -158,3 +171,78 @@ ARTIFACT: Artifact[Any] = replace(
     rules=RULES,
     claims=(WITHOUT_EMBEDDING,),
 )
+
+
+def draw_curves(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
+    """Draw the held-out loss by step and by time, a curve per arm.
+
+    Raises RecordError where a curve has no times.
+    """
+    metric, strokes, points = study.metric, fig6.looks(study), curves(study.finished, "slot")
+    for run in points.loc[points["seconds"].isna(), "record"]:
+        raise RecordError(f"record {run.cell_id}: its learning curve has no times.")
+    found, rows = fig6.bands(table, metric.name), study.rows[study.rows["status"] == "ok"]
+    handles = [stroke_handle(strokes[row.run], row.label) for row in each(rows)]
+    paper, [panels] = panel_page(caption, [["by step", "by training time"]], 3.0, handles, 4)
+    for row in each(rows):
+        line = found[found["run"] == row.run]
+        minutes = points[points["slot"] == row.slot].groupby("step")["seconds"].mean() / 60
+        for axes, x in zip(panels, (line["step"], line["step"].map(minutes)), strict=True):
+            fig6.draw_run(axes, x, line, metric.name, strokes[row.run], markersize=3)
+    for axes, words in zip(panels, ("steps", "minutes"), strict=True):
+        training.label(axes, words, metric.axis, rows.empty)
+        if rows.empty:
+            continue
+        if metric.probe is not None:
+            axes.axhline(metric.probe, color="0.4", linewidth=0.9, linestyle=":")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    return paper.finish()
+
+
+def _judge_curve(_: Claim, study: Study, __: Any) -> Judgement:
+    rows = study.rows
+    rows = rows[(rows["arm"] == COMERA) & rows["has_target"] & rows["apart"].notna()]
+    apart = {row.run: row.apart.text(sign=True, unit=True) for row in each(rows)}
+    found = [Finding(f"{run} less dense", words) for run, words in apart.items()]
+    if not found:
+        return untested("No run through both phases beside dense.")
+    if study.dense_parameters != FULL_SIZE:
+        why = "These runs are of a small preset, not of the paper's model."
+        return untested(why, found)
+    outcome = by_bounds([score.span for score in rows["apart"]], most=TOLERANCE)
+    words = {
+        "reproduced": f"Surely at most {TOLERANCE:g} nats above dense.",
+        "not reproduced": f"Surely more than {TOLERANCE:g} nats above dense.",
+        "partly": f"Not surely within {TOLERANCE:g} nats of dense.",
+    }
+    return Judgement(outcome, words[outcome], found)
+
+
+CURVES = Artifact(
+    name="fig10_loss",
+    summary="held-out loss by step and by time, dense against CoMERA in two phases; an image per device and dataset",
+    experiments=("code_phases",),
+    lenders=PROBES,
+    measure="train",
+    made_by="make reproduce-fig10-loss",
+    order=46,
+    select=studies,
+    table=fig6.table,
+    shown=fig6.shown,
+    about=training.about_study,
+    draw=draw_curves,
+    rules=(
+        Rule(
+            "codebert-curve",
+            "held-out loss of comera less that of dense at the end of phase 2, full model",
+            "<= tolerance",
+            tolerance=TOLERANCE,
+            unit="nats",
+            judge=_judge_curve,
+            workload=WORKLOAD,
+        ),
+    ),
+)
+
+ARTIFACTS = (BARS, CURVES)

@@ -1,25 +1,29 @@
-"""The table of DLRM: what CoMERA and its rivals reach on a click log, and their sizes, per device and dataset.
+"""DLRM on a click log: Fig. 9, the table of what CoMERA and its rivals reach and their sizes, and that of precisions.
 
-Differences are to dense tables with sparse gradients, the strongest uncompressed ones, paired by seed and by group of
-validation lines. Synthetic logs are called so and decide no claim.
+Each has a page per device and dataset. Differences in the table of rivals are to dense tables with sparse gradients,
+the strongest uncompressed ones, paired by seed and by group of validation lines. Synthetic logs are called so and
+decide no claim.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
+from figures.artifacts import fig6, fig14
 from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecided, untested
 from figures.claims.rule import Rule
 from figures.columns import readable
 from figures.draw import training
+from figures.stats import precisions
 from figures.stats.metric import LeadingMetric, Score
 from figures.stats.seeds import Finished, less, score_of, with_estimates
 from figures.stats.studies import Study, studies
 
-#: The claims' experiment, whose records serve Fig. 9 as well.
+#: The experiment of Fig. 9 and of the table of rivals.
 EXPERIMENT = "fig9"
 
 METRICS = (
@@ -108,9 +112,8 @@ def _rule(claim_id: str, metric: LeadingMetric, low: float, high: float, words: 
 
 
 _POINTS, _NCE = MARGINS.values()
-CURVE = _rule("dlrm-curve", NCE, 0.0, SLIGHTLY, f"between 0 and {SLIGHTLY:g}")
 
-ARTIFACT: Artifact[Study] = Artifact(
+RIVALS: Artifact[Study] = Artifact(
     name="table_dlrm",
     summary="accuracy, AUC, normalised cross entropy and size of DLRM's arms; a table per device and log",
     experiments=(EXPERIMENT,),
@@ -126,3 +129,69 @@ ARTIFACT: Artifact[Study] = Artifact(
         _rule("dlrm-nce", NCE, -1.0, _NCE, f"below {_NCE:g}"),
     ),
 )
+
+CURVES = replace(
+    fig6.ARTIFACT,
+    name="fig9",
+    summary="normalised cross entropy of DLRM's arms per step; an image per device and click log",
+    experiments=(EXPERIMENT,),
+    made_by="make reproduce-fig9",
+    order=60,
+    about=lambda study, table: {**fig6.about(study, table), **about(study, table)},
+    rules=(_rule("dlrm-curve", NCE, 0.0, SLIGHTLY, f"between 0 and {SLIGHTLY:g}"),),
+)
+
+
+def precision_table(page: precisions.Precisions) -> pd.DataFrame:
+    """Return a line per arm and precision: each metric, and its difference to FP32."""
+    rows = page.rows.drop(columns=training.ends(page.metric.name))
+    for metric in (NCE, ACCURACY, AUC):
+        less, scores = page.less(metric), [score_of(metric, runs) for runs in rows["finished"]]
+        rows = with_estimates(rows, {metric.name: scores, f"{metric.name}_less_fp32": map(less.get, rows.index)})
+    columns = training.ends("nce", "accuracy", "auc", "nce_less_fp32", "accuracy_less_fp32")
+    return rows[[*fig14.LINE, *columns, "remarks"]].reset_index(drop=True)
+
+
+def precision_shown(page: precisions.Precisions, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with a line per arm and precision, as people read it."""
+    columns = {metric.name: training.metric_format(metric) for metric in (NCE, ACCURACY, AUC)}
+    for metric in (NCE, ACCURACY):
+        words = f"{metric.short} less FP32"
+        columns[f"{metric.name}_less_fp32"] = training.difference_format(metric, words, unit=False)
+    return fig14.read_by_precision(page, table, columns)
+
+
+def judge_fp8(_: Claim, page: precisions.Precisions, __: Any) -> Judgement:
+    """Judge whether both bounds lie at most the margin of accuracy below FP32."""
+    less = page.less(ACCURACY).get(f"{COMERA}, fp8")
+    if less is None:
+        return untested("No pair of runs of comera in FP8 and in FP32 with one seed.")
+    found = [Finding(f"accuracy of comera in FP8 less FP32, {less.seeds_text}", less.text(sign=True))]
+    margin = MARGINS["accuracy"]
+    return between(page.dataset, less, -margin, 100.0, f"above -{margin:g} points", found)
+
+
+PRECISIONS: Artifact[precisions.Precisions] = Artifact(
+    name="table_dlrm_fp8",
+    summary="what DLRM's arms reach in FP32, BF16 and FP8's products; a table per device and log",
+    experiments=("table_dlrm_fp8",),
+    measure="train",
+    made_by="make reproduce-table-dlrm-fp8",
+    order=155,
+    select=precisions.select,
+    table=precision_table,
+    shown=precision_shown,
+    about=fig14.about,
+    rules=(
+        Rule(
+            "fp8-dlrm",
+            "accuracy of comera in FP8 less that in FP32",
+            ">= -tolerance",
+            tolerance=MARGINS["accuracy"],
+            unit="points",
+            judge=judge_fp8,
+        ),
+    ),
+)
+
+ARTIFACTS = (CURVES, RIVALS, PRECISIONS)

@@ -1,6 +1,7 @@
 """How every figure looks, and how it is written so that the same input gives the same bytes."""
 
 import io
+import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ def house_style() -> Iterator[None]:
 
 
 def to_bytes(figure: Figure, form: str) -> bytes:
-    """Return a ``png`` or ``svg`` without date or program in its metadata; an SVG has a digest of its data."""
+    """Return a ``png`` or ``svg`` without date or program; an SVG has a digest of its data and is not indented."""
     FigureCanvasAgg(figure)
     metadata: dict[str, Any] = {"Software": None}
     if form == "svg":
@@ -173,4 +174,4 @@ def to_bytes(figure: Figure, form: str) -> bytes:
         metadata = {"Date": None, "Creator": None, "Description": digest}
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, dpi=DPI, metadata=metadata, facecolor="white")
-    return buffer.getvalue()
+    return re.sub(rb"^ +", b"", buffer.getvalue(), flags=re.MULTILINE) if form == "svg" else buffer.getvalue()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.commands.reproduce import recorded
 from bench.core.reading import loads, read_regular
 from bench.core.record import COLUMNS, Record
 from figures.explorer.questions import ALIKE, OWN, QUESTIONS, asked
@@ -69,17 +70,21 @@ def command_of(record: Record) -> str:
     """Return the command that makes the record again: its experiment, at its batch, data and ratio.
 
     It names the arm only where that is a form of a method, which the experiment may leave out. Arms of one job are
-    timed side by side.
+    timed side by side. Where several lines of a target record in one folder, it is that target's.
     """
-    words = [f"experiment={record.experiment}"]
+    line = recorded().get(record.experiment, f"experiment={record.experiment}")
+    if line.startswith("reproduce "):
+        return f"python -m bench {line}"
+    settings: dict[str, Any] = dict(word.split("=", 1) for word in shlex.split(line))
     if record.measure in _BY_BATCH:
-        dataset = json.loads(record.config_json).get("dataset", record.dataset)
-        words += [f"batch_size={record.batch_size}", f"dataset={dataset}"]
-        words += [f"ratio={record.ratio:g}"] if record.ratio is not None else []
-        words += [f"methods=['{record.arm}']"] if record.arm != record.method else []
-        words += [f"world_size={record.world_size}"] if record.world_size > 1 else []
-        words += [f"link_mbit={record.link_mbit:g}"] if record.link_mbit is not None else []
-    return shlex.join(["python", "-m", "bench", *words])
+        settings["batch_size"] = record.batch_size
+        settings["dataset"] = json.loads(record.config_json).get("dataset", record.dataset)
+        settings |= {"ratio": f"{record.ratio:g}"} if record.ratio is not None else {}
+        is_named = "methods" in settings or record.arm != record.method
+        settings |= {"methods": f"['{record.arm}']"} if is_named else {}
+        settings |= {"world_size": record.world_size} if record.world_size > 1 else {}
+        settings |= {"link_mbit": f"{record.link_mbit:g}"} if record.link_mbit is not None else {}
+    return shlex.join(["python", "-m", "bench", *(f"{name}={value}" for name, value in settings.items())])
 
 
 def point_of(record: Record) -> dict[str, Any]:

@@ -35,13 +35,13 @@ def nothing_runs(monkeypatch):
     [
         ("experiment=fig1 methods=[sgd]", METHODS),
         ("experiment=fig99", EXPERIMENTS),
-        ("experiment=fig1,fig1_memory", "fig1,fig1_memory"),
+        ("experiment=fig1,fig5", "fig1,fig5"),
         ("batch_size=2", "experiment"),
         ("run", "experiment"),
         ("walk experiment=fig1", "walk"),
         ("experiment=fig1 device=cuda", "device"),
         ("experiment=fig1 batch_size=2,1000", "1000"),
-        ("experiment=fig1_memory batch_size=4,x", "'x'"),
+        ("experiment=fig1 measure=predict batch_size=4,x", "'x'"),
         ("experiment=fig1 batchsize=4,8", "batchsize"),
         ("experiment=fig1 model.depth=4", "model.depth"),
         ("experiment=fig1 +batchsize=4", "batchsize"),
@@ -73,7 +73,7 @@ def test_a_mistake_is_one_line_that_names_it(tmp_path, pairs, arguments, named):
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ("experiment=fig1 experiment=fig1_memory", "experiment"),
+        ("experiment=fig1 experiment=fig5", "experiment"),
         ("experiment=fig1 +batch_size=2 batch_size=2", "batch_size"),
         ("predict method=dense batch_size=2 batch_size=4", "batch_size"),
     ],
@@ -90,7 +90,7 @@ def test_threads_that_the_machine_does_not_have_are_refused(tmp_path, monkeypatc
 
 def test_a_batch_fits_into_memory_or_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.runner.resolve.free_memory_mib", lambda _: 64.0)
-    words = ["experiment=widths_linear", "methods=[dense]", "device=cpu", f"results={tmp_path / 'results'}"]
+    words = ["experiment=steps", "workload=linear", "methods=[dense]", "device=cpu", f"results={tmp_path / 'results'}"]
     ended = run_bench(tmp_path, *words, "linear.in_features=1024", "linear.out_features=4", "batch_size=8193")
     assert_refused(ended, "batch_size", "8,192", folder=tmp_path)
 

@@ -10,7 +10,7 @@ import bench.runner.sweep
 from bench.core.record import read_all
 from bench.protocol import Outcome
 
-PREDICTED = ("experiment=fig1_memory", "methods=[dense,comera]", "batch_size=2,4")
+PREDICTED = ("experiment=fig1", "measure=predict", "methods=[dense,comera]", "batch_size=2,4")
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence(tmp_path, pairs, outcomes, m
     *_, last = ended.error.splitlines()
     assert (ended.status, ended.output) == (1, "")
     assert "Traceback" not in ended.error
-    assert last.startswith(f"error: {tmp_path / 'results' / 'fig1_memory'}/")
+    assert last.startswith(f"error: {tmp_path / 'results' / 'fig1'}/")
     assert "cannot be used (No space left on device); what is recorded is kept" in last
     assert len(read_all(tmp_path / "results")) == 1
     assert [path for path in tmp_path.rglob("*") if "partial" in path.name] == []
@@ -85,7 +85,7 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence(tmp_path, pairs, outcomes, m
 def test_a_start_removes_what_a_kill_has_left(tmp_path, pairs, outcomes, monkeypatch):  # noqa: ARG001
     (tmp_path / ".bench-12345678.partial" / "pymp-1").mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left = [tmp_path / "results" / place for place in (".a.partial", "fig1_memory/some-device/.b.partial/content")]
+    left = [tmp_path / "results" / place for place in (".a.partial", "fig1/some-device/.b.partial/content")]
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

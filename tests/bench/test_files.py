@@ -100,7 +100,7 @@ def test_a_folder_that_is_taken_for_an_abandoned_one_before_it_is_locked_is_made
     [
         "list",
         pytest.param(
-            "run experiment=fig1_memory methods=[dense] batch_size=1 device=cpu results=results",
+            "run experiment=fig1 measure=predict methods=[dense] batch_size=1 device=cpu results=results",
             marks=pytest.mark.slow,
         ),
     ],

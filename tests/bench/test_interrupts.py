@@ -93,7 +93,11 @@ INTERRUPT, TERMINATE = SIGNALS
 @pytest.mark.parametrize(
     ("signals", "grid", "cells"),
     [
-        (TERMINATE, ("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=2"), 8),
+        (
+            TERMINATE,
+            ("experiment=fig1", "measure=predict", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=2"),
+            8,
+        ),
         (
             INTERRUPT,
             ("experiment=fig1", "methods=[comera,dense,lora]", "batch_size=2,4", "timing.block_seconds=1000.0"),
@@ -146,7 +150,7 @@ REFERENCE = str(ROOT / "results" / "reference")
     ("signals", "command", "sign"),
     [
         (TERMINATE, ["bench", "predict", "model=config.json", "sequence_length=16", "device=h100"], "of "),
-        (INTERRUPT, ["bench", "experiment=fig1_memory", "dataset=synthetic", "parallel=1"], " cells  fig1"),
+        (INTERRUPT, ["bench", "experiment=fig1", "measure=predict", "dataset=synthetic", "parallel=1"], " cells  fig1"),
         (TERMINATE, ["figures", "fig1", "--records", REFERENCE], ""),
     ],
     ids=["predict all", "run", "figures"],

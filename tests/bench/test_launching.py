@@ -52,7 +52,7 @@ def composed(*overrides):
     [
         (("experiment=fig1", "device=cuda"), 1),
         (("experiment=fig1", "device=cpu"), None),
-        (("experiment=fig1_memory",), None),
+        (("experiment=fig1", "measure=predict"), None),
         (("experiment=accuracy", "device=cuda"), 1),
     ],
 )

@@ -166,7 +166,7 @@ def test_arms_with_settings_of_their_own_are_cells_of_their_own(config):
 @pytest.mark.usefixtures("cell_processes")
 def test_the_experiment_records_every_variant_of_both_kinds_of_step(tmp_path):
     timing = [f"timing.{name}={value}" for name, value in TIMING.items()]
-    table = ["+tables=30522x768", "table.rows=600", "table.columns=24"]
+    table = ["table={rows:600,columns:24}"]
     ended = run_bench(
         tmp_path, "experiment=fig5", "results=records", "device=cpu", "batch_size=50", "dataset=zipf", *table, *timing
     )

@@ -73,7 +73,7 @@ def test_a_plan_that_finds_no_memory_says_so_and_the_others_are_timed(monkeypatc
 def test_a_sweep_records_a_small_layer_and_what_it_leaves_out(tmp_path, monkeypatch):
     patient = TIMING | {"time_limit_s": 600.0}  # a busy machine takes long to start a process
     timing = [f"timing.{name}={value}" for name, value in patient.items()]
-    layer = ["+shapes=256x256", "linear.in_features=12", "linear.out_features=8"]
+    layer = ["linear={in_features:12,out_features:8}"]
     arguments = [*layer, "settings.comera.order=2", "settings.comera.ranks=3", f"batch_size={TOKENS},100000"]
     monkeypatch.setattr(bench.measures.plan, "CPU_LIMIT", 1e6)
     ended = run_bench(tmp_path, "experiment=contraction", "results=records", "device=cpu", *arguments, *timing)

@@ -64,7 +64,7 @@ def test_steps_of_two_ranks_are_timed_in_turns(pairs, tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("cell_processes")
 def test_a_run_that_diverges_ends_all_its_ranks_with_one_sentence(pairs, tmp_path):
-    asked = ["experiment=training", *small(pairs, tmp_path / "results"), *ONE_LATE, "methods=[dense]"]
+    asked = ["experiment=steps", "measure=train", *small(pairs, tmp_path / "results"), *ONE_LATE, "methods=[dense]"]
     ended = run_bench(tmp_path, *asked, "settings.dense.lr=1e30", "training.targets=[]")
     [record] = read_all(tmp_path / "results")
     assert record.status == "diverged", (record.message, ended.error)
@@ -80,7 +80,8 @@ def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monke
     bench.workloads.register(WantingEncoder)
     words = [word.replace("model.", "wanting.") for word in small(pairs, tmp_path / "results")]  # a section of its own
     asked = [
-        "experiment=training",
+        "experiment=steps",
+        "measure=train",
         *words,
         *ONE_LATE,
         "methods=[dense]",

@@ -21,8 +21,11 @@ def experiments_of(target: Target) -> list[str]:
     return [re.search(r"experiment=(\w+)", words)[1] for words in target.runs]
 
 
-def recorded_as(experiment: str) -> str:
-    """The name under which an experiment's records lie."""
+def recorded_as(words: str) -> str:
+    """The name under which a line's records lie: its own, or that of its experiment."""
+    if own := re.search(r"\bname=(\w+)", words):
+        return own[1]
+    experiment = re.search(r"experiment=(\w+)", words)[1]
     text = (CONF / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8")
     found = re.search(r"^name: (\w+)", text, flags=re.MULTILINE)
     return found[1] if found else experiment
@@ -33,7 +36,7 @@ def test_a_target_names_what_there_is(name):
     target = targets()[name]
     assert re.fullmatch(r"(reproduce|sweep|compare)-[a-z0-9-]+", name)
     assert set(experiments_of(target)) <= set(experiments())
-    made = {recorded_as(one) for one in experiments_of(target)}
+    made = {recorded_as(words) for words in target.runs}
     for words in target.draws:
         artifact, *other = shlex.split(words)
         shown = artifacts()[artifact].experiments if not other else (other[1],)

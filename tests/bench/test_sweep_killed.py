@@ -10,7 +10,7 @@ from bench.core.record import read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cell_processes")]
 
-PREDICTED = ("experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=1")
+PREDICTED = ("experiment=fig1", "measure=predict", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=1")
 #: Three steps a block, however slow the machine.
 TIMED = ("experiment=fig1", "methods=[comera,dense]", "batch_size=2,4", "timing.block_seconds=1000.0")
 

@@ -12,6 +12,7 @@ import pytest
 from made_up import CPU, CUDA, epochs, graphs, lookups, raced, record, stages_of_accuracy
 from pages import CLAIMS, ROOT, RULES, redrawn, refused
 
+from bench.commands.reproduce import recorded
 from bench.core.record import Record, write
 from figures.__main__ import main
 from figures.claims.claims import LEDGER, LedgerError, read_claims
@@ -46,7 +47,7 @@ def test_every_claim_has_exactly_one_rule_of_experiments_that_there_are() -> Non
         assert rule.expression
         assert rule.device in ("cpu", "cuda", "any")
         for experiment in owner.experiments:
-            assert (ROOT / "bench" / "conf" / "experiment" / f"{experiment}.yaml").is_file()
+            assert experiment in recorded()
 
 
 def test_the_ledger_is_the_one_that_was_handed_over() -> None:

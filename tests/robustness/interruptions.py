@@ -65,7 +65,7 @@ class Scenario:
 def scenarios() -> list[Scenario]:
     """The commands."""
     grid = {
-        "sweep": ["experiment=fig1_memory", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=1"],
+        "sweep": ["experiment=fig1", "measure=predict", "methods=[dense,low_rank]", "batch_size=1,2,4,8", "parallel=1"],
         "training": [*TRAINED, "methods=[comera,dense]"],
     }
     made = {

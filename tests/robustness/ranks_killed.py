@@ -38,8 +38,8 @@ def scenario() -> Scenario:
         *("training.early_steps=60", "training.late_steps=120", "training.targets=[0.5]", "training.static=true"),
         *("settings.comera.lr_ranks=0.02", "settings.comera.threshold=0.02"),
     ]
-    words = ["experiment=training", *small(Path("pairs"), Path("results")), "batch_size=20", "world_size=2", ARMS]
-    words = last_of_each(words)
+    words = ["experiment=steps", "measure=train", *small(Path("pairs"), Path("results"))]
+    words = last_of_each([*words, "batch_size=20", "world_size=2", ARMS])
     return Scenario("ranks", [*words, *stages], but=TIMES)
 
 

@@ -115,7 +115,7 @@ def settings(draw: st.DrawFn) -> Case:
     """A run with a wrong setting among right ones."""
     wrong = draw(SETTINGS)
     right = [*small(Path("pairs"), Path("results")), "methods=[dense,comera]"]
-    first = draw(st.sampled_from(["experiment=fig1", "experiment=fig1_memory", "experiment=accuracy_small"]))
+    first = draw(st.sampled_from(["experiment=fig1", "experiment=steps", "experiment=accuracy_small"]))
     if first.endswith("small"):
         right.append("dataset=auto")
     if wrong.startswith("experiment="):

@@ -22,7 +22,7 @@ _NEAR = 0.02  # how far from a wanted number of parameters a narrower model may 
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Sizes of the model and what it reads. The defaults are the preset ``tiny``.
+    """Sizes of the model and what it reads. The defaults are those of ``formats_tiny``.
 
     Args:
         blocks, width, heads: of the model.
