@@ -30,6 +30,7 @@ from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
 from figures.artifacts.formats import Formats, beside_probes, select
 from figures.frame import settings_of
+from figures.stats.searches import against, worded
 
 
 def early_line(*records: Record) -> pd.Series:
@@ -178,18 +179,40 @@ def with_loss(name: str, changed: Any, loss: Any) -> Any:
     return change
 
 
-def test_a_rival_is_of_equal_size_and_sure_with_three_seeds_that_lie_apart() -> None:
-    assert tiny().loc[("Muon", "comera"), "less narrow"].endswith("(sure)")
+def test_a_rival_is_of_equal_size_and_three_seeds_that_lie_apart_are_counted() -> None:
+    assert tiny().loc[("Muon", "comera"), "less narrow"].endswith("(3 of 3 above)")
     other_size = tiny(lambda one: {"parameters": (one.parameters or 0) // 2} if one.variant == "narrow" else {})
     assert set(other_size["less narrow"]) == {"-"}
     first = [one for one in committed("formats") if one.experiment == "formats_tiny" and one.seed == 0]
-    assert not any("sure" in cell for cell in page("formats", first).table["less narrow"])
+    assert not any(" of " in cell for cell in page("formats", first).table["less narrow"])
     far, above = (
         tiny(with_loss("test_loss", lambda one: (one.seed, one.arm) == (1, "comera"), lambda _, to=to: to))
         for to in (9.0, 0.1)
     )
-    assert far.loc[("Muon", "comera"), "less narrow"].endswith("(sure)")
-    assert "sure" not in above.loc[("Muon", "comera"), "less narrow"]  # one of its seeds lies below
+    assert far.loc[("Muon", "comera"), "less narrow"].endswith("(3 of 3 above)")
+    assert " of " not in above.loc[("Muon", "comera"), "less narrow"]  # one of its seeds lies below
+
+
+def test_three_seeds_are_never_sure_and_many_seeds_are_where_chance_is_small() -> None:
+    """With Holm's correction: a comparison that is sure alone is none among many."""
+
+    def against_rival(seeds: int, rivals: int = 1) -> list[str]:
+        arm = {
+            "optimizer": "muon",
+            "parameters": 100,
+            "seeds": seeds,
+            "losses": tuple(1.0 + 0.01 * n for n in range(seeds)),
+        }
+        lines = pd.DataFrame([arm | {"arm": name} for name in ("comera", *("dense:narrow",) * rivals)])
+        lines["losses"] = [arm["losses"], *[tuple(loss + 1 for loss in arm["losses"])] * rivals]
+        lines["test_loss"] = lines["losses"].map(lambda losses: sum(losses) / len(losses))
+        lines["test_loss_low"], lines["test_loss_high"] = lines["losses"].map(min), lines["losses"].map(max)
+        found = against(lines[1:], lines[:1], ["optimizer"])
+        return list(worded(found)[0])
+
+    assert against_rival(3) == ["+1.00 (3 of 3 above)"]
+    assert against_rival(5) == ["+1.00 (sure)"]
+    assert against_rival(5, rivals=20) == ["+1.00 (5 of 5 above)"] * 20
 
 
 def test_a_rate_is_chosen_by_one_loss_and_another_is_reported() -> None:
@@ -208,7 +231,7 @@ def test_every_arm_on_text_has_a_probe_of_its_size() -> None:
     assert beside_probes(found["formats_teacher"]).empty
 
 
-def test_an_arm_is_beside_the_probe_of_its_own_size_and_surely_apart_where_all_its_seeds_are() -> None:
+def test_an_arm_is_beside_the_probe_of_its_own_size_and_apart_where_all_its_seeds_are() -> None:
     numbers = {round(limit) for own in pages_of_tiny() for limit in own.probes["parameters"].dropna()}
     smallest = min(numbers)
 
@@ -227,10 +250,10 @@ def test_an_arm_is_beside_the_probe_of_its_own_size_and_surely_apart_where_all_i
     assert 1 < own_size.sum() < len(before)
     assert set(before.loc[own_size, "beside"]) == {"above"}
     assert set(below.loc[own_size, "beside"]) == {"below"}
-    assert below.loc[~own_size, "less"].equals(before.loc[~own_size, "less"])
+    assert below.loc[~own_size, "apart"].equals(before.loc[~own_size, "apart"])
     narrow = before[own_size & (before["arm"] == "dense:narrow") & (before["optimizer"] == "adamw")]
     between = moved(narrow["test_loss_low"].item() + 1e-6)
-    assert between.loc[narrow.index, "beside"].item() == "apart"
+    assert between.loc[narrow.index, "beside"].item() == "mixed"
 
 
 def test_a_training_that_diverged_is_never_the_best() -> None:
