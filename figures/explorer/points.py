@@ -78,7 +78,6 @@ def command_of(record: Record) -> str:
         words += [f"ratio={record.ratio:g}"] if record.ratio is not None else []
         words += [f"methods=['{record.arm}']"] if record.arm != record.method else []
         words += [f"world_size={record.world_size}"] if record.world_size > 1 else []
-        words += [f"link_mbit={record.link_mbit:g}"] if record.link_mbit is not None else []
     return shlex.join(["python", "-m", "bench", *words])
 
 
@@ -111,7 +110,7 @@ def metric_axes(records: Iterable[Record]) -> dict[str, Axis]:
 
 
 def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the points of a file that ``python -m bench predict model=PATH`` wrote, and its other content.
+    """Return the points of a file that ``python -m bench advise --html`` wrote, and its other content.
 
     Raises PredictionsError where the file is not of that kind.
     """
@@ -124,9 +123,7 @@ def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     except OSError as error:
         raise PredictionsError(f"--model is {str(path)!r}, which cannot be read ({error.strerror}).") from None
     except (ValueError, KeyError, TypeError):
-        raise PredictionsError(
-            f"--model is {str(path)!r}, which python -m bench predict model=… has not written."
-        ) from None
+        raise PredictionsError(f"--model is {str(path)!r}, which bench advise --html has not written.") from None
     return points, rest
 
 
