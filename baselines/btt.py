@@ -8,7 +8,7 @@ rank and balanced blocks are given, or blocks follow from a wanted compression r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import get_args
 
 import torch
@@ -86,11 +86,6 @@ class BlockTensorTrains(TrainedArm):
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
         """Put freshly drawn block tensor trains in the place of the linear targets; biases start at zero."""
         return tensorize(model, self._plan(model, targets))
-
-    def decompose(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
-        """Put the nearest block tensor trains in the place of the linear targets, block by block."""
-        plan = {name: replace(spec, init="normal") for name, spec in self._plan(model, targets).items()}
-        return tensorize(model, plan, "weights")
 
     def _plan(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, BTT]:
         settings, names = self.settings, linear_targets(model, targets)

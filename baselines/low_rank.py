@@ -15,8 +15,7 @@ lr goes along the orthogonalized momentum of each factor by lr/(‖A‖₂ + ‖
 bounded in the spectral norm ("Stabilizing Native Low-Rank LLM Pretraining", arXiv 2602.12429).
 
 The variants ``lean`` and ``lean_block`` keep ranks instead of activations by the same rule as CoMERA's
-(:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function. Those
-whose names end in ``_fp8`` also keep what stays wide in FP8.
+(:mod:`comera.recomputing`), which serves thin products of any kind; only their feed-forward is not one function.
 
 The ranks are given, or follow from a wanted compression ratio of the whole model (:mod:`baselines._rank_shares`), which
 gives a rival of CoMERA's size. Or they are the middle ranks that CoMERA has at such a ratio: that rival is larger,
@@ -47,20 +46,14 @@ from baselines._arm import (
 )
 from baselines._rank_shares import ranks_for_ratio
 from comera.compatibility.dense_weight import weight_of
-from comera.lowprec.products import FP8, histories_of, thin_linear
+from comera.lowprec.products import FP8, thin_linear
 from comera.protocol import LATER, OPTIMIZERS, OutOfReach, Reason, scale_of, starts_at_zero
 from comera.ratio.model import solve_model
-from comera.recomputing import Recompute, Store, keep_ranks
+from comera.recomputing import Recompute, keep_ranks
 from comera.tensor_train import spectral_std
 
-#: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
-#: stays wide.
-LEAN: dict[str, tuple[Recompute, Store]] = {
-    "lean": ("outputs", "exact"),
-    "lean_block": ("block", "exact"),
-    "lean_fp8": ("outputs", "fp8"),
-    "lean_block_fp8": ("block", "fp8"),
-}
+#: Variants of the whole model that keep ranks instead of activations, with what they recompute.
+LEAN: dict[str, Recompute] = {"lean": "outputs", "lean_block": "block"}
 
 ORTHOGONAL, SPECTRAL, SPECTRON = "orthogonal", "spectral", "spectron"
 
@@ -163,18 +156,6 @@ class TwoFactorLinear(nn.Module):
         layer.bias = bias
         return layer
 
-    @classmethod
-    @torch.no_grad()
-    def from_dense(cls, linear: nn.Linear, rank: int) -> TwoFactorLinear:
-        """Return the nearest two factors of the weight of ``linear``, each with the root of every singular value."""
-        layer = cls.like(linear, rank)
-        kind = torch.promote_types(linear.weight.dtype, torch.float32)
-        left, values, right = torch.linalg.svd(linear.weight.to(kind), full_matrices=False)  # (M, K), (K,), (K, N)
-        roots = values[: len(layer.first)].sqrt()[:, None]
-        layer.first.copy_(roots * right[: len(roots)])
-        layer.second.copy_(roots * left[:, : len(roots)].t())
-        return layer
-
     @property
     def weight(self) -> torch.Tensor:
         """The dense weight (M, N), formed anew by each operation on it, as that of :class:`comera.TTLinear`."""
@@ -219,7 +200,7 @@ class TwoFactorLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (..., N) to (..., M)."""
         if self.fp8 is not None:
-            return thin_linear(x, self.first, self.second, self.bias, self.fp8, histories_of(self))
+            return thin_linear(x, self.first, self.second, self.bias, self.fp8)
         rows = torch.mm(self.first, x.reshape(-1, x.shape[-1]).t()).t()
         y = torch.mm(rows, self.second) if self.bias is None else torch.addmm(self.bias, rows, self.second)
         return y.view(*x.shape[:-1], y.shape[1])
@@ -344,24 +325,7 @@ class LowRank(TrainedArm):
             replace_module(model, name, layer)
         for name, embedding in embeddings.items():
             replace_module(model, name, TwoFactorEmbedding.like(embedding, ranks[name]))
-        keep_ranks(model, *LEAN.get(self.variant, ("none",)))
-        return model
-
-    def decompose(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
-        """Put the nearest two factors of equal size in the place of each linear target, by its singular values.
-
-        Raises:
-            ValueError: in the whole-model variant, of a model with an embedding among the targets.
-        """
-        linears, embeddings = self._layers(model, targets)
-        if embeddings:
-            first = next(iter(embeddings))
-            raise ValueError(f"low_rank decomposes no embedding; use low_rank:linear, which leaves {first} as it is.")
-        for name, rank in self._ranks(model, linears, embeddings).items():
-            layer = TwoFactorLinear.from_dense(linears[name], rank)
-            layer.bounded_steps = self.variant == SPECTRON
-            replace_module(model, name, layer)
-        keep_ranks(model, *LEAN.get(self.variant, ("none",)))
+        keep_ranks(model, LEAN.get(self.variant, "none"))
         return model
 
     def _layers(self, model: nn.Module, targets: Mapping[str, str]) -> tuple[dict[str, nn.Linear], dict[str, Table]]:

@@ -9,7 +9,6 @@ from concurrent.futures import BrokenExecutor
 from typing import Any
 
 from bench.core.files import temporary_folder
-from bench.core.plugins import import_plugins
 from bench.core.processors import check_threads
 from bench.errors import CONF, KILLED, Mistake, Parser, experiments, stop_with, unwritten
 from bench.interrupts import interruptible
@@ -136,7 +135,6 @@ def main() -> None:
 def _command(arguments: list[str]) -> None:
     """Run the command that the first word names."""
     command, asks_help = arguments[0], bool({"-h", "--help"} & set(arguments))
-    import_plugins()
     if command in _READERS:
         from bench.commands.programs import status_of
 

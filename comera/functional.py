@@ -109,54 +109,6 @@ def tt_feed_forward(
         return _affine(z2_QT.t(), right2_QM, bias2_M).view(*x.shape[:-1], second.out_features)
 
 
-def tt_feed_forward_add_norm(
-    x: torch.Tensor,
-    first: TTLinear,
-    second: TTLinear,
-    norm: nn.LayerNorm,
-    activation: str = "gelu",
-    dropout: float = 0.0,
-) -> torch.Tensor:
-    """Compute ``norm(x + dropout(tt_feed_forward(x, first, second, activation)))``, (…, N) to (…, N): a block's end.
-
-    Where :mod:`comera.kernels` serves a GPU, the last product, bias, dropout, residual and LayerNorm are one kernel;
-    what LayerNorm normalises is not kept but formed again from ``x`` and the ranks. Elsewhere torch's operations run
-    one after another. The two draw different dropout masks, both from the generator of the device.
-
-    Args:
-        x, first, second, activation: as :func:`tt_feed_forward` takes them; ``second`` puts out N features.
-        norm: over the last dimension. Forward hooks of it do not run.
-        dropout: the probability of a zero, from 0 to 1; 0 when nothing is trained.
-
-    Raises:
-        ValueError: as :func:`tt_feed_forward`, and for sizes that do not fit the residual or a dropout beyond 0 to 1.
-
-    Example:
-        >>> first, second = TTLinear(8, 32, (2, 4), (8, 4), 3), TTLinear(32, 8, (8, 4), (4, 2), 3)
-        >>> x, norm = torch.randn(2, 5, 8), nn.LayerNorm(8)
-        >>> wanted = norm(x + second(F.gelu(first(x))))
-        >>> torch.allclose(tt_feed_forward_add_norm(x, first, second, norm), wanted, atol=1e-5)
-        True
-    """
-    if not 0 <= dropout <= 1:
-        raise ValueError(f"dropout is {dropout}; allowed: numbers from 0 to 1.")
-    if (x.shape[-1],) != norm.normalized_shape or second.out_features != x.shape[-1]:
-        sizes = f"second puts out {second.out_features} features, norm is over {norm.normalized_shape}"
-        raise ValueError(f"{sizes}; the residual has {x.shape[-1]}.")
-    kind, used = _type_of_products(x), (*kernels.HIDDEN, *kernels.ADD_NORM)
-    fused = activation in _ACTIVATIONS and norm.weight is not None and norm.bias is not None
-    if (
-        fused
-        and not _one_after_another(first, second)
-        and kernels.usable(used, x.device, kind, *_middle_ranks(first, second))
-    ):
-        with _operands(kind, x, first, second) as tensors:
-            promoted = torch.promote_types(torch.promote_types(x.dtype, norm.weight.dtype), kind)
-            thin = _hidden(activation, *tensors)
-            return kernels.add_norm(*thin, x.reshape(-1, x.shape[-1]), norm, dropout, promoted).view(x.shape)
-    return norm(x + F.dropout(tt_feed_forward(x, first, second, activation), dropout))
-
-
 def _one_after_another(first: TTLinear, second: TTLinear) -> bool:
     """Return whether the layers have to run as they are."""
     if first.fp8 is not None or second.fp8 is not None:

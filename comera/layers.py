@@ -24,7 +24,7 @@ from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
-from comera.lowprec.products import FP8, histories_of, thin_linear
+from comera.lowprec.products import FP8, thin_linear
 from comera.protocol import scale_of
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
@@ -323,7 +323,7 @@ class TTLinear(TensorTrainLayer):
         if not self.shape.parameter_count and self.bias is not None:
             return self._bias_alone(input, self.bias)
         if self.fp8 is not None:
-            return thin_linear(input, *self.halves(), self.bias, self.fp8, histories_of(self))
+            return thin_linear(input, *self.halves(), self.bias, self.fp8)
         if torch.compiler.is_compiling():  # one code for any number of tokens
             if halves := compiled_halves(self):
                 return two_half_linear(input, *halves, self.bias)

@@ -17,9 +17,7 @@ grow, residual by residual, so that a sum of a sum is kept. Within a block of a 
 input is what every recipe ends at, and norms, of the input too, and attention, with its random numbers, are formed
 again.
 
-What stays wide is what recipes end at: the inputs of narrower products, and attention's output. With ``store="fp8"``
-these are kept in FP8 with a factor per block (:class:`comera.lowprec.InBlocks`), and so is what is a cast of one of
-them. Forward does not change; gradients, and what is formed again from a stored tensor, carry its rounding.
+What stays wide is what recipes end at: the inputs of narrower products, and attention's output.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -37,13 +35,9 @@ from torch.overrides import TorchFunctionMode
 
 from comera.dropout import applies, dropout, in_bits
 from comera.lowprec.products import product
-from comera.lowprec.storage import InBlocks
 
 #: Tensors that are formed again in backward (:func:`keep_ranks`).
 Recompute = Literal["none", "outputs", "block"]
-
-#: How wide tensors are kept from which it is formed: as they are, or in FP8.
-Store = Literal["exact", "fp8"]
 
 _SDPA = F.scaled_dot_product_attention
 
@@ -51,13 +45,6 @@ _SDPA = F.scaled_dot_product_attention
 #: not the first layer of a dense feed-forward, whose result has four times as many. And its operands together are
 #: smaller than its result: not the activations times the narrow matrix, whose result is the one to keep.
 _THIN = 8
-
-#: A product reads wide activations where its result has at most this part of their columns, its inverse: not as narrow
-#: as thin ones, since those of layers that share an input are formed together.
-_NARROW = 2
-
-#: Entries below which nothing is stored in FP8: at small batches weights, not activations, make the memory.
-_SMALLEST = 2**15
 
 #: Places of the left operand and of the matrix.
 _PRODUCTS = {F.linear: (0, 1), torch.addmm: (1, 2), torch.mm: (0, 1), torch.matmul: (0, 1), product: (0, 1)}
@@ -85,17 +72,6 @@ class _Operand:
                 'it after backward, or tensorize with recompute="none" if it is an input of a recomputed activation.'
             )
         return self._tensor
-
-
-class _Stored(_Operand):
-    """A tensor that is kept in FP8, as a view of what is."""
-
-    def __init__(self, kept: InBlocks, tensor: torch.Tensor) -> None:
-        self._kept, self._dtype = kept, tensor.dtype
-        self._place = (tensor.shape, tensor.stride(), tensor.storage_offset())
-
-    def value(self) -> torch.Tensor:
-        return self._kept.tensor(self._dtype).as_strided(*self._place)
 
 
 class _Recipe:
@@ -202,21 +178,18 @@ class _AttentionFunction(torch.autograd.Function):
         return None, *ctx.attention.gradients(gradient, *ctx.saved_tensors), None
 
 
-_T = TypeVar("_T")
-
-
-class _ByStorage(Generic[_T]):
-    """Map from tensors to values by storage, valid while the storage lives and is not written to."""
+class _ByStorage:
+    """Map from tensors to recipes by storage, valid while the storage lives and is not written to."""
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[weakref.ref[torch.UntypedStorage], int, _T]] = {}
+        self._found: dict[int, tuple[weakref.ref[torch.UntypedStorage], int, _Recipe]] = {}
 
-    def put(self, tensor: torch.Tensor, value: _T) -> None:
+    def put(self, tensor: torch.Tensor, recipe: _Recipe) -> None:
         storage = tensor.untyped_storage()
         key, found = storage._cdata, self._found
-        found[key] = weakref.ref(storage, lambda _: found.pop(key, None)), tensor._version, value
+        found[key] = weakref.ref(storage, lambda _: found.pop(key, None)), tensor._version, recipe
 
-    def of(self, tensor: torch.Tensor) -> _T | None:
+    def of(self, tensor: torch.Tensor) -> _Recipe | None:
         if not self._found:
             return None
         known = self._found.get(tensor.untyped_storage()._cdata)
@@ -229,9 +202,15 @@ def _is_cast(result: Any, source: torch.Tensor) -> bool:
         isinstance(result, torch.Tensor)
         and result.dtype != source.dtype
         and (result.shape, result.stride()) == (source.shape, source.stride())
-        and InBlocks.can_keep(result)
-        and InBlocks.can_keep(source)
+        and _is_whole(result)
+        and _is_whole(source)
     )
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is floating, wider than FP8, and the only one of its storage."""
+    wide = tensor.is_floating_point() and tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return wide and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def _named(func: Callable[..., torch.Tensor], positional: int, names: Sequence[str]) -> Callable[..., torch.Tensor]:
@@ -244,26 +223,18 @@ class Notes(TorchFunctionMode):
 
     Args:
         of_block: the call is that of a block, whose input may be where every recipe ends.
-        store: how tensors are kept that recipes end at.
     """
 
-    def __init__(self, of_block: bool = False, store: Store = "exact") -> None:
+    def __init__(self, of_block: bool = False) -> None:
         super().__init__()
-        self._of_block, self._store = of_block, store
-        self._recipes = _ByStorage[_Recipe]()
-        self._wide = _ByStorage[str]()  # what a tensor is that is to be kept in FP8
-        self._in_blocks = _ByStorage[InBlocks]()
-        self._sources = _ByStorage[torch.Tensor]()  # what a tensor is a cast of
-        self._reads: torch.Tensor | None = None  # the wide operand of the product that runs
-        self._attends: tuple[torch.Tensor, ...] = ()  # query, key and value of the attention that runs
+        self._of_block = of_block
+        self._recipes = _ByStorage()
         self.outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
 
     def pack(self, tensor: torch.Tensor) -> Any:
         recipe = self._recipe(tensor)
         if recipe is not None:
             return _View(recipe, tensor)
-        if (kept := self._in_fp8(tensor)) is not None:
-            return _Stored(kept, tensor)
         if self.outer is not None:
             return (self.outer[0](tensor),)
         return _Operand(tensor)
@@ -286,39 +257,8 @@ class Notes(TorchFunctionMode):
             return value
         recipe = self._recipe(value)
         if recipe is None:
-            return _Operand(value) if (kept := self._in_fp8(value)) is None else _Stored(kept, value)
+            return _Operand(value)
         return _Inner(recipe, value)
-
-    def _in_fp8(self, tensor: torch.Tensor) -> InBlocks | None:
-        """Return the form of a tensor kept in FP8, of itself or of its source; None if it is kept unchanged."""
-        if self._store == "exact":
-            return None
-        if (kept := self._in_blocks.of(tensor)) is not None:
-            return kept
-        if self._reads is not None and _is_cast(tensor, self._reads):  # by autocast, which no function of torch shows
-            return self._in_fp8(self._reads)
-        is_new = all(tensor.untyped_storage()._cdata != one.untyped_storage()._cdata for one in self._attends)
-        attended = bool(self._attends) and is_new and tensor.shape == self._attends[0].shape
-        what = "attention's output" if attended else self._wide.of(tensor)
-        if what is None or not InBlocks.can_keep(tensor):
-            return None
-        if (source := self._sources.of(tensor)) is not None:
-            self._wide.put(source, what)
-            kept = self._in_fp8(source)
-        kept = kept or InBlocks(tensor, what)
-        self._in_blocks.put(tensor, kept)
-        return kept
-
-    def _note_wide(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
-        """Return the wide activations of a product whose result is narrower."""
-        left, right = (args[place] for place in _PRODUCTS[func])
-        inner = max(left.shape[-1], 1)
-        rows = left.numel() // inner, right.numel() // inner
-        wide = left if rows[0] >= rows[1] else right
-        if min(rows) * _NARROW > inner or wide.numel() < _SMALLEST or self._recipe(wide) is not None:
-            return None
-        self._wide.put(wide, "input of narrower products")
-        return wide
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -327,12 +267,7 @@ class Notes(TorchFunctionMode):
         own: Any = {F.dropout: self._dropout, dropout: self._own_dropout, _SDPA: self._attention}.get(func)
         if own is not None and torch.is_grad_enabled() and args and args[0].requires_grad and self._packs():
             return own(*args, **kwargs)
-        if self._store != "exact" and func in _PRODUCTS and len(args) > max(_PRODUCTS[func]) and self._packs():
-            self._reads = self._note_wide(func, args)
-        try:
-            result = func(*args, **kwargs)
-        finally:
-            self._reads = None
+        result = func(*args, **kwargs)
         if func in _NOTED and result.requires_grad and self._packs():
             self._look_at(func, args, kwargs, result)
         return result
@@ -368,13 +303,9 @@ class Notes(TorchFunctionMode):
             self._note(result, _named(func, len(args), [*kwargs]), [*args, *kwargs.values()], adds)
 
     def _look_at_cast(self, make: Callable[..., torch.Tensor], inputs: list[Any], result: torch.Tensor) -> None:
-        """Note a copy in another type of a tensor that has a recipe or may be kept in FP8."""
-        if not _is_cast(result, inputs[0]):
-            return
-        if (recipe := self._recipe(inputs[0])) is not None:
+        """Note a copy in another type of a tensor that has a recipe."""
+        if _is_cast(result, inputs[0]) and (recipe := self._recipe(inputs[0])) is not None:
             self._note(result, make, inputs, recipe.adds)
-        elif self._store != "exact":
-            self._sources.put(result, inputs[0].detach())
 
     def _look_at_joined(self, result: torch.Tensor, tensors: Sequence[torch.Tensor], dim: int = 0) -> None:
         """Note keys and values behind those of an empty cache: a copy of tensors with a recipe."""
@@ -411,11 +342,7 @@ class Notes(TorchFunctionMode):
         known = all(self._recipe(x) is not None for x in inputs[:3])
         captured = query.is_cuda and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if not self._of_block or not known or captured or (attn_mask is not None and attn_mask.requires_grad):
-            self._attends = (query, key, value) if self._store != "exact" else ()
-            try:
-                return _SDPA(query, key, value, attn_mask, dropout_p, **options)
-            finally:
-                self._attends = ()
+            return _SDPA(query, key, value, attn_mask, dropout_p, **options)
         attention = _Attention(dropout_p, query.device, options)
         result = _AttentionFunction.apply(attention, *inputs)
         self._note(result, attention.again, inputs, adds=False)
@@ -461,19 +388,19 @@ class StandIn:
 class RecomputingForward(StandIn):
     """A forward whose calls keep ranks instead of activations."""
 
-    def __init__(self, module: nn.Module, of_block: bool = False, store: Store = "exact") -> None:
+    def __init__(self, module: nn.Module, of_block: bool = False) -> None:
         super().__init__(module)
-        self._of_block, self._store = of_block, store
+        self._of_block = of_block
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
             return self._run(*args, **kwargs)
-        notes = Notes(self._of_block, self._store)
+        notes = Notes(self._of_block)
         with notes, torch.autograd.graph.saved_tensors_hooks(notes.pack, notes.unpack):
             return self._run(*args, **kwargs)
 
 
-def keep_ranks(module: nn.Module, recompute: Recompute = "outputs", store: Store = "exact") -> None:
+def keep_ranks(module: nn.Module, recompute: Recompute = "outputs") -> None:
     """Have the calls of a module keep ranks instead of activations, whatever thin products they contain.
 
     Args:
@@ -481,34 +408,26 @@ def keep_ranks(module: nn.Module, recompute: Recompute = "outputs", store: Store
             blocks of the module, everything between the block's input and the rank-wide activations, attention and
             norms with it. Blocks are the entries of the outermost ``nn.ModuleList``, or the module itself if it has
             none. ``"none"`` changes nothing.
-        store: ``"fp8"``: what stays wide, the inputs of narrower products and attention's output, is kept in FP8 with a
-            factor per block of 128 entries (:class:`comera.lowprec.InBlocks`): a quarter of FP32's bytes, half of
-            BF16's. Forward and loss stay the same; gradients carry the rounding of what they are made from, up to 1/16
-            of an entry. Tensors of fewer than 32,768 entries are kept as they are, and all are under torch.compile.
 
     Raises:
-        ValueError: an unknown value, or a store without anything recomputed.
+        ValueError: an unknown value.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 64), nn.GELU(), nn.Linear(64, 1))
         >>> keep_ranks(model)
         >>> model(torch.ones(2, 64)).sum().backward()
     """
-    check_recompute(recompute, store)
+    check_recompute(recompute)
     blocks = set(blocks_of(module)) or {module} if recompute == "block" else set()
     for each in [] if recompute == "none" else {module, *blocks}:
         if not isinstance(each.__dict__.get("forward"), RecomputingForward):
-            each.forward = RecomputingForward(each, each in blocks, store)
+            each.forward = RecomputingForward(each, each in blocks)
 
 
-def check_recompute(recompute: str, store: str = "exact") -> None:
-    """Raise ValueError over an unknown value, or over two that do not go together."""
+def check_recompute(recompute: str) -> None:
+    """Raise ValueError over an unknown value."""
     if recompute not in get_args(Recompute):
         raise ValueError(f"recompute is {recompute!r}; allowed: {', '.join(get_args(Recompute))}.")
-    if store not in get_args(Store):
-        raise ValueError(f"store is {store!r}; allowed: {', '.join(get_args(Store))}.")
-    if store != "exact" and recompute == "none":
-        raise ValueError(f'store is {store!r}, which needs recompute="outputs" or "block"; it is "none".')
 
 
 def blocks_of(module: nn.Module) -> Iterator[nn.Module]:

@@ -22,7 +22,7 @@ from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lowprec.products import FP8, use_fp8
 from comera.plan.specs import BTT, TABLES, TT, TTM, Dense, LinearSpec, table_kind, unsupported_option, unusual
 from comera.ratio.automatic import choose, sentences, worth_splitting
-from comera.recomputing import Recompute, Store, check_recompute, keep_ranks
+from comera.recomputing import Recompute, check_recompute, keep_ranks
 from comera.tracing import siblings_in
 
 
@@ -59,7 +59,6 @@ def tensorize(
     merge_jointly: bool = True,
     recompute: Recompute = "none",
     ratio: float | None = None,
-    store: Store = "exact",
     fp8: FP8 | None = None,
 ) -> nn.Module:
     """Replace linear layers and embeddings of ``model`` by tensorized ones, in place.
@@ -91,8 +90,6 @@ def tensorize(
             (:func:`comera.functional.fuse_feed_forwards`); nothing else. Block tensor trains form what lies between
             their two products again under either. ``"none"`` keeps activations.
         ratio: with ``"auto"``, how many times smaller the whole model is to be.
-        store: ``"fp8"``, with ``recompute``: what is kept at full width is kept in FP8
-            (:func:`comera.recomputing.keep_ranks`).
         fp8: form the products of all tensorized linear layers in FP8 (:class:`comera.lowprec.FP8`), forward and
             backward; feed-forwards do not run fused then.
 
@@ -116,7 +113,7 @@ def tensorize(
     """
     if start not in ("scratch", "weights"):
         raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
-    check_recompute(recompute, store)
+    check_recompute(recompute)
     if isinstance(plan, str) and plan != "auto":
         raise ValueError(f'plan is {plan!r}; give what is to become of layers by their names, or "auto".')
     automatic = isinstance(plan, str)
@@ -136,7 +133,7 @@ def tensorize(
         raise
     if recompute != "none":
         fuse_feed_forwards(root)
-        keep_ranks(root, recompute, store)
+        keep_ranks(root, recompute)
         for module in root.modules():
             if isinstance(module, BTTLinear):
                 module.recompute = True

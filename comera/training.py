@@ -19,7 +19,7 @@ from torch import nn
 from comera.adaptation.closing import LATE_VARIANTS, Closing, LateVariant, Order
 from comera.adaptation.recompression import recompress
 from comera.formats.block_tensor_train import BTTLinear
-from comera.layers import TensorTrainLayer, TTLinear
+from comera.layers import TensorTrainLayer
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
 from comera.modes import check_whole
@@ -40,19 +40,13 @@ from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import check_ratio
 from comera.reachability import drop_unreachable
-from comera.recomputing import Recompute, Store
-from comera.tensor_train import Init, balance_cores
+from comera.recomputing import Recompute
+from comera.tensor_train import Init
 from comera.tensorize import tensorize
 from comera.truncation import cut_closed, refuse_distributed_layers
 
-#: Variants that keep ranks instead of activations, for the paper's objective: what they recompute, and how they keep
-#: what stays wide.
-LEAN: dict[str, tuple[Recompute, Store]] = {
-    "lean": ("outputs", "exact"),
-    "lean_block": ("block", "exact"),
-    "lean_fp8": ("outputs", "fp8"),
-    "lean_block_fp8": ("block", "fp8"),
-}
+#: Variants that keep ranks instead of activations, for the paper's objective, with what they recompute.
+LEAN: dict[str, Recompute] = {"lean": "outputs", "lean_block": "block"}
 
 #: How the names of the variants begin whose linear layers start otherwise than published
 #: (:meth:`comera.layers.TTLinear.reset_parameters`); the first also before one of :data:`LEAN`.
@@ -261,12 +255,11 @@ class CoMERA:
         settings: Settings,
         variant: ObjectiveVariant,
         recompute: Recompute = "none",
-        store: Store = "exact",
         init: Init = "normal",
     ) -> None:
         self.settings = settings
         self.variant = variant
-        self._recompute, self._store, self._init = recompute, store, init
+        self._recompute, self._init = recompute, init
         # beta=0.0: the optimizer adds the gradient of β‖G‖² (see :meth:`optimizer`).
         self._objective: EarlyStage | LateStage = EarlyStage(variant, settings.gamma, beta=0.0)
         self._beta = settings.beta if variant == "paper" else 0.0
@@ -298,25 +291,10 @@ class CoMERA:
         """Tensorize every target from scratch; the role ``embedding`` becomes a TTM, the others TT."""
         plan = self._plan(model, targets)
         merge_jointly = self.settings.merge_jointly
-        model = tensorize(model, plan, merge_jointly=merge_jointly, recompute=self._recompute, store=self._store)
+        model = tensorize(model, plan, merge_jointly=merge_jointly, recompute=self._recompute)
         for module in model.modules():
             if isinstance(module, TensorTrainLayer):
                 module.threshold = self.settings.threshold
-        self._full = full_size(tensorized_layers(model))
-        return model
-
-    def decompose(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
-        """Put the TT-SVD of every target's weight in its place, with cores of balanced size."""
-        plan = {
-            name: replace(to, init=None) if isinstance(to, TT) else to
-            for name, to in self._plan(model, targets).items()
-        }
-        model = tensorize(model, plan, "weights", self.settings.merge_jointly, self._recompute, store=self._store)
-        for module in model.modules():
-            if isinstance(module, TensorTrainLayer):
-                module.threshold = self.settings.threshold
-            if isinstance(module, TTLinear):
-                balance_cores(module.cores())
         self._full = full_size(tensorized_layers(model))
         return model
 
@@ -565,4 +543,4 @@ def build(settings: Settings, variant: str) -> CoMERA:
     init: Init = next((start for start in STARTS if variant.startswith(start)), "normal")
     form = variant.removeprefix(init).removeprefix("_")
     objective: ObjectiveVariant = next((name for name in OBJECTIVE_VARIANTS if name == form), OBJECTIVE_VARIANTS[0])
-    return CoMERA(settings, objective, *LEAN.get(form, ("none", "exact")), init)
+    return CoMERA(settings, objective, LEAN.get(form, "none"), init)

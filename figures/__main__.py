@@ -95,7 +95,7 @@ def _parser(program: str) -> FiguresParser:
     option("--png", action="store_true", help="write the picture as a PNG too; one that is there is always drawn anew")
     option = commands["claims"].add_argument
     option("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
-    model = "predictions for a model of your own, written by python -m bench predict model=PATH"
+    model = "predictions for a model of your own, written by python -m bench advise --html"
     commands["explore"].add_argument("--model", metavar="FILE", type=Path, help=model)
     either = commands["all"].add_mutually_exclusive_group()
     check = "write nothing; name the files that differ, and end with status 1 if there are any"

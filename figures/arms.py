@@ -17,10 +17,7 @@ SIZE_RIVAL, RANK_RIVAL = f"{LOW_RANK}@size", f"{LOW_RANK}@rank"
 ARMS = (COMERA, SIZE_RIVAL, RANK_RIVAL, f"{RANK_RIVAL}:linear", "lora", "lte", "galore", DENSE)
 
 #: Precisions from the most exact to the least.
-PRECISIONS = (
-    *("fp32", "tf32", "bf16", "bf16_weights"),
-    *("fp8_split", "fp8", "fp8_row", "fp8_delayed", "fp8_filtered", "fp8_row_filtered"),
-)
+PRECISIONS = ("fp32", "tf32", "bf16", "bf16_weights", "fp8")
 
 
 def by_arm(arm: str) -> tuple[int, str]:

@@ -12,9 +12,9 @@ from bench.advise.arms import ARMS
 from bench.advise.measure import as_json as measured_json
 from bench.advise.measure import as_text as measured_text
 from bench.advise.measure import measure
+from bench.advise.page import show
 from bench.advise.question import PRECISIONS, question_of
 from bench.advise.table import as_json, as_points, text
-from bench.commands.predict.model import show
 from bench.commands.programs import progress, settings_parser
 from bench.errors import Parser
 from bench.estimate.devices import DEVICES

@@ -20,9 +20,7 @@ CHECKPOINTED = "+checkpoint"
 
 #: The ways in which gradients travel between ranks (:mod:`bench.distributed.exchange`), the usual one first. Others
 #: follow an arm's name: ``dense+powersgd_4``.
-EXCHANGES = ("ddp", "ddp_bf16", "powersgd_4", "powersgd_32", "fsdp2", "local_steps")
-BUCKETED = EXCHANGES[:4]  #: Those by which gradients travel in DDP's buckets.
-LOCAL_STEPS = 16  #: Steps between two averages of ``local_steps`` unless a configuration says how many.
+EXCHANGES = ("ddp", "powersgd_4", "fsdp2")
 
 
 #: Properties that a factored rival may share with CoMERA, the suffix of its arm: ``low_rank@size``.
@@ -88,9 +86,7 @@ class Cell:
     training: dict[str, Any] = field(default_factory=dict, metadata=LATER)
     world_size: int = field(default=1, metadata=LATER)  # ranks, each with a batch of ``batch_size``
     exchange: str = field(default="", metadata=LATER)  # one of :data:`EXCHANGES` where there are several ranks
-    bucket_mib: float | None = field(default=None, metadata=LATER)  # size of DDP's buckets; None is its own
-    local_steps: int | None = field(default=None, metadata=LATER)  # between two averages, of that exchange
-    link_mbit: float | None = field(default=None, metadata=LATER)  # limit of the link between ranks; None: as it is
+    link_mbit: float | None = field(default=None, metadata=LATER)  # limit of the link between ranks, in older records
 
     @property
     def arm(self) -> str:

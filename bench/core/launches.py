@@ -1,10 +1,8 @@
-"""Launches of one cell that were measured in several calls, kept in one record.
+"""Launches in which the arms of two records took turns.
 
-``reuse=extend`` measures a finished cell again and adds the launches to its record, so that they may lie hours apart or
-be of several machines of one kind. Launches are numbered on; arms that were extended by the same calls stay paired.
+Older records may hold launches of several calls, hours apart or of several machines of one kind. These are numbered on.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from bench.core.record import Record
@@ -27,18 +25,6 @@ def paired_launches(one: Record, other: Record) -> set[int]:
     """Return the launches in which both records' arms took turns."""
     ours, theirs = pairing_by_launch(one), pairing_by_launch(other)
     return {launch for launch, name in ours.items() if name and theirs.get(launch) == name}
-
-
-def extended(record: Record, samples: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples of a record with those of further launches added, numbered on."""
-    earlier = record.samples
-    first = 1 + max(block.get("launch", 0) for block in earlier["blocks"])
-    later = [{**block, "launch": first + block.get("launch", 0)} for block in samples.get("blocks", [])]
-    rare = {name: [*times, *samples.get("rare", {}).get(name, [])] for name, times in earlier.get("rare", {}).items()}
-    pairings = {str(launch): name for launch, name in pairing_by_launch(record).items()}
-    calls = [*earlier.get(_CALLS, []), call_of(record)]
-    known = {"blocks": [*earlier["blocks"], *later], _PAIRINGS: pairings, _CALLS: calls}
-    return {**samples, **({"rare": rare} if rare else {}), **known}
 
 
 def call_of(record: Record) -> dict[str, Any]:

@@ -33,10 +33,7 @@ from bench.errors import Mistake
 SCHEMA_VERSION = 2
 
 #: Measures of the bench itself, in the order of reports; records of a plug-in's measure have another name here.
-MEASURES = (
-    *("run", "predict", "train", "plan", "allocator_peak", "check", "products", "profile"),
-    *("kernels", "feed_forward", "kept"),
-)
+MEASURES = ("run", "predict", "train", "plan", "allocator_peak", "check", "fp8", "kept", "probe")
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
@@ -89,10 +86,10 @@ class Record:
     world_size: int = _column("ranks, each with a batch of batch_size and the model", default=1, least=1)
     exchange: str = _column(f"how gradients travel between ranks: {', '.join(EXCHANGES)}; empty for one", default="")
     backend: str = _column("what carries them: gloo, nccl; empty for one rank", default="")
-    bucket_mib: float | None = _column("size of DDP's buckets, where it is not its own (25, the first 1)", "MiB", None)
-    local_steps: int | None = _column("steps between two averages, for exchange local_steps", default=None, least=1)
+    bucket_mib: float | None = _column("in older records: size of DDP's buckets, where not its own", "MiB", None)
+    local_steps: int | None = _column("in older records: steps between two averages", default=None, least=1)
     link_mbit: float | None = _column(
-        "rate that the link between the ranks was limited to; none where it was not", "Mbit/s", None, least=0
+        "in older records: rate that the link between the ranks was limited to", "Mbit/s", None, least=0
     )
     status: str = _column(", ".join(STATUSES))
     message: str = _column("why the status is what it is, or what else there is to say", default="")
@@ -122,13 +119,12 @@ class Record:
     )
     sent_analytic_mib: float | None = _column("the same from shapes and the rule of the exchange", "MiB", None)
     sent_interface_mib: float | None = _column(
-        "the same by the counters of the rank's network interface, less 66 bytes of headers per packet; none where "
-        "others use the interface too",
+        "in older records: the same by the counters of the rank's network interface, less headers",
         "MiB",
         None,
     )
     exchange_memory_mib: float | None = _column(
-        "what the exchange keeps between steps: buckets, error buffers, outer weights", "MiB", None
+        "what the exchange keeps between steps: buckets and error buffers", "MiB", None
     )
     calibration_drift: float | None = _column(
         "slowest over quickest block's calibration product, less 1; a block's is the slower of those before and after "
@@ -201,15 +197,16 @@ class Record:
 
     #: Timing: "blocks", rows of {"launch": int (0 if absent), "block": int, "ms": [..], "calibration_ms": float,
     #: "calibration_cpu_ms": float (processor time, on a CPU), "best_calibration_ms": float (of this machine, as its
-    #: records in the same folder have it), "disturbed": bool}, of ranks also "compute_ms" and "interface_mib" (per
-    #: step); rare too; "tensorized", modes and ranks of each distinct shape and how many layers have it.
+    #: records in the same folder have it), "disturbed": bool}, of ranks also "compute_ms" and, in older records,
+    #: "interface_mib" (per step); rare too; "tensorized", modes and ranks of each distinct shape and how many layers
+    #: have it.
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "ranks_before", those of tensorized layers at
     #: the start, and "factor_ranks", of pairs of plain factors, both by the layer's name; "step_ms", interleaved blocks
     #: of steps at "trained" and at "full" ranks; "trained_by", "code_id" and "git_commit" of each code that did a step.
     #: "lacks": "compiler" or "memory", where the machine had none, or too little that was free, to start the cell.
     #: "reach": the "largest" or "smallest" ratio that the method can reach, where the cell asks for one beyond it.
-    #: "plans" and "dense_ms", "checks", "products", and profiles: see the modules of :mod:`bench.measures`.
+    #: "plans" and "dense_ms", "checks", "precisions": see the modules of :mod:`bench.measures`.
     samples: dict[str, Any] = field(default_factory=dict)
 
     #: Columns of a newer writer, by name; in the file they stand among the others.

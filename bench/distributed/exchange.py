@@ -2,29 +2,26 @@
 
 ==============  ========================================================================================================
 ``ddp``         DistributedDataParallel, gradients as they are
-``ddp_bf16``    with ``bf16_compress_hook``: half the bytes
-``powersgd_4``  with ``powerSGD_hook`` at rank 4, from the third step on, with error feedback and warm start; also 32
+``powersgd_4``  with ``powerSGD_hook`` at rank 4, from the third step on, with error feedback and warm start
 ``fsdp2``       ``fully_shard`` of every block and of the whole; cores of tensor trains and their rank entries stay
                 whole and are all-reduced, since the first dimension of a core is 1 or a rank
-``local_steps`` every rank for itself; after so many steps the mean of what they have moved is a gradient for an outer
-                SGD with Nesterov momentum (DiLoCo, arXiv 2311.08105, section 2)
 ==============  ========================================================================================================
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.core.cell import BUCKETED, LOCAL_STEPS, Cell
+from bench.core.cell import Cell
 from bench.distributed.traffic import gradient_bytes
 from bench.estimate.communication import powersgd_rank, sent_bytes
 from bench.estimate.parameters import parameters_of
@@ -34,9 +31,6 @@ from comera.recomputing import blocks_of
 #: State that PowerSGD keeps between steps, by bucket. Its random numbers are drawn at the first compressed step alone.
 _KEPT = ("error_dict", "p_memory_dict", "q_memory_dict")
 
-#: Outer rate and momentum of DiLoCo, table 5.
-OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
-
 
 class NotExchanged(RuntimeError):
     """Error for a model whose gradients this exchange does not support; the message is one sentence."""
@@ -45,13 +39,11 @@ class NotExchanged(RuntimeError):
 
 
 class Exchange:
-    """Exchange of one model's gradients; the base class is for ranks that never meet."""
+    """Exchange of one model's gradients; the base class exchanges nothing."""
 
     warm_up_steps = 1  # after which every step is like the later ones
-    round = 1  # steps after which the pattern of exchanges repeats
     has_local_steps = True  # whether :meth:`local` is there
     sharded = False  # whether a forward pass takes all ranks
-    apart = False  # whether ranks have models of their own between two steps
     settled = True  # whether all steps to come send the same
 
     def __init__(self, model: nn.Module, name: str) -> None:
@@ -69,12 +61,6 @@ class Exchange:
     def after_backward(self) -> None:
         """Act between backward and the optimizer's step."""
 
-    def after_step(self) -> None:
-        """Act after the optimizer's step."""
-
-    def meet(self) -> None:
-        """Make the models of all ranks the same, before one is cut or evaluated."""
-
     def rest(self) -> None:
         """Act on all ranks after one did work between steps that others did not."""
 
@@ -86,7 +72,7 @@ class Exchange:
 
     def sent_bytes(self) -> float:
         """Return the bytes that each rank sends per step, on paper."""
-        return sent_bytes(parameters_of(self.model), self.name, self.ranks, self.round)
+        return sent_bytes(parameters_of(self.model), self.name, self.ranks)
 
     def memory_bytes(self) -> int:
         """Return the bytes kept between steps."""
@@ -103,9 +89,8 @@ class Exchange:
 class Buckets(Exchange):
     """DistributedDataParallel with a communication hook. Gradients are views of its buckets."""
 
-    def __init__(self, model: nn.Module, exchange: str, bucket_mib: float | None) -> None:
+    def __init__(self, model: nn.Module, exchange: str) -> None:
         super().__init__(model, exchange)
-        self._bucket_mib = bucket_mib
         self._power_rank = powersgd_rank(exchange)
         self.warm_up_steps = 4 if self._power_rank else 3  # buckets are laid out anew at the second
         self._resumed: Mapping[str, Any] | None = None
@@ -113,17 +98,15 @@ class Buckets(Exchange):
 
     def _wrap(self) -> None:
         self.settled = False
-        size = {} if self._bucket_mib is None else {"bucket_cap_mb": self._bucket_mib}
-        arguments: dict[str, Any] = {"gradient_as_bucket_view": True, "init_sync": False, **size}
         # Ranks are seeded alike, so that there is nothing to send for them to begin alike.
-        self._wrapper = DistributedDataParallel(self.model, **arguments)
+        self._wrapper = DistributedDataParallel(self.model, gradient_as_bucket_view=True, init_sync=False)
         self._power: PowerSGDState | None = None
         if self._power_rank:
             self._power = PowerSGDState(None, self._power_rank, start_powerSGD_iter=2)
             waits = distributed.get_backend() == "gloo"
             self._wrapper.register_comm_hook(self._power, _power_sgd_in_order if waits else powerSGD_hook)
         else:
-            self._wrapper.register_comm_hook(None, _in_bf16 if self.name == "ddp_bf16" else allreduce_hook)
+            self._wrapper.register_comm_hook(None, allreduce_hook)
 
     def module(self) -> nn.Module:
         return self._wrapper
@@ -156,11 +139,6 @@ class Buckets(Exchange):
 
     def memory_bytes(self) -> int:
         return gradient_bytes(self.model.parameters()) + sum(tensor.nbytes for tensor in _held(self._power))
-
-
-def _in_bf16(group: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Run ``bf16_compress_hook`` under a name that DDP accepts without NCCL too, since gloo can add BF16."""
-    return bf16_compress_hook(group, bucket)
 
 
 def _power_sgd_in_order(state: PowerSGDState, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -206,69 +184,10 @@ class Shards(Exchange):
         average([gradient for gradient in gradients if gradient is not None], self.ranks)
 
 
-class LocalSteps(Exchange):
-    """Exchange with local steps: every rank trains alone; after several steps all continue from one outer model."""
-
-    apart = True
-
-    def __init__(self, model: nn.Module, steps: int) -> None:
-        super().__init__(model, "local_steps")
-        self.warm_up_steps = self.round = steps
-        self._done = 0
-        self._is_local = False
-        self.rebuild()
-
-    @contextlib.contextmanager
-    def local(self) -> Iterator[None]:
-        self._is_local = True
-        try:
-            yield
-        finally:
-            self._is_local = False
-
-    def after_step(self) -> None:
-        if self._is_local:
-            return
-        self._done += 1
-        if self._done == self.round:
-            self.meet()
-
-    @torch.no_grad()
-    def meet(self) -> None:
-        if not self._done:
-            return
-        self._done = 0
-        trained = list(_trained(self.model))
-        for outer, parameter in zip(self._outer, trained, strict=True):
-            outer.grad = outer - parameter
-        average([outer.grad for outer in self._outer if outer.grad is not None], self.ranks)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        for outer, parameter in zip(self._outer, trained, strict=True):
-            parameter.copy_(outer)
-
-    def rebuild(self) -> None:
-        self._outer = [parameter.detach().clone() for parameter in _trained(self.model)]
-        self._optimizer = torch.optim.SGD(self._outer, lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"done": self._done, "outer": self._outer, "optimizer": self._optimizer.state_dict()}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._done = state["done"]
-        for outer, saved in zip(self._outer, state["outer"], strict=True):
-            outer.copy_(saved)
-        self._optimizer.load_state_dict(dict(state["optimizer"]))
-
-    def memory_bytes(self) -> int:
-        return 2 * sum(outer.nbytes for outer in self._outer)  # with momentum
-
-
 def check_optimizer(exchange: Exchange) -> None:
     """Raise NotExchanged if the optimizer of a model uses gradients before they are exchanged."""
     hooked = any(parameter._post_accumulate_grad_hooks for parameter in _trained(exchange.model))
-    if hooked and not exchange.apart:
+    if hooked:
         raise NotExchanged(
             "Its optimizer steps inside backward, before gradients are averaged; use a variant that does not."
         )
@@ -293,7 +212,4 @@ def exchange_for(cell: Cell, model: nn.Module) -> Exchange:
     """Return the exchange of a cell for its model, before there is an optimizer. Raises NotExchanged."""
     if cell.exchange == "fsdp2":
         return Shards(model, cell.device)
-    if cell.exchange == "local_steps":
-        return LocalSteps(model, cell.local_steps or LOCAL_STEPS)
-    assert cell.exchange in BUCKETED
-    return Buckets(model, cell.exchange, cell.bucket_mib)
+    return Buckets(model, cell.exchange)

@@ -1,9 +1,8 @@
 """Ranks of a cell: torchrun starts them, and each request goes to all of them.
 
-The process of a cell that has several ranks computes nothing. It starts torchrun, which starts the ranks and, where a
-rank has died, all of them anew. Every rank connects to it by a socket in a temporary folder, which also ranks in
-network namespaces of their own can reach, or between nodes by TCP; waiting for a request takes no processor time. A
-request goes to all ranks at once, and their answers are made one.
+The process of a cell that has several ranks computes nothing. It starts torchrun, which starts the ranks. Every rank
+connects to it by a socket in a temporary folder, or between nodes by TCP; waiting for a request takes no processor
+time. A request goes to all ranks at once, and their answers are made one. If a rank dies, all of them end.
 
 All of them end with the one who started them: on Linux a rank is killed when torchrun dies, and torchrun when the
 cell's process does.
@@ -22,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
@@ -38,11 +36,8 @@ from bench.processes.process import packed
 from bench.protocol import CellFailure
 
 #: In the environment of a rank: where it finds its work, to whom it answers, and what it may use.
-WORK, ADDRESS, KEY, THREADS, INTERFACE = (
-    *("BENCH_RANK_WORK", "BENCH_RANK_ADDRESS", "BENCH_RANK_KEY", "BENCH_RANK_THREADS", "BENCH_RANK_INTERFACE"),
-)
+WORK, ADDRESS, KEY, THREADS = "BENCH_RANK_WORK", "BENCH_RANK_ADDRESS", "BENCH_RANK_KEY", "BENCH_RANK_THREADS"
 
-_PORT = 29500  # of torchrun's store, in a network namespace of this run's own
 _GRACE_S = 1.0  # for the end of a dead rank's connection to be seen after the complaint of another
 _POLITE_S = 10.0  # for ranks to end by themselves
 
@@ -55,35 +50,25 @@ def serves_ranks(cell: Cell) -> bool:
     return cell.world_size > 1 and WORK not in os.environ
 
 
-def interface() -> str:
-    """Return the network interface that this rank alone sends through; empty where others do so too."""
-    return os.environ.get(INTERFACE, "")
-
-
 class Ranks:
     """The ranks of one cell, from start to end; a context.
 
     Args:
         cell: with several ranks.
         work: what each runs, as :func:`bench.processes.process.packed` makes it.
-        restarts: how often torchrun may start them anew after one has died.
     """
 
-    def __init__(self, cell: Cell, work: bytes, restarts: int) -> None:
-        self.cell, self._work, self._restarts = cell, work, restarts
+    def __init__(self, cell: Cell, work: bytes) -> None:
+        self.cell, self._work = cell, work
         self._stack = contextlib.ExitStack()
-        self._torchruns: list[subprocess.Popen[bytes]] = []
+        self._torchrun: subprocess.Popen[bytes] | None = None
         self._connections: dict[int, Connection] = {}
-        self._round = -1  # how often the ranks that are connected have been started anew
-        self._links: Any = None
         self._polite = True
 
     def __enter__(self) -> "Ranks":
         with self._stack:
             self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
             self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
-            if self.cell.link_mbit is not None:
-                self._links = self._stack.enter_context(_links(self.cell.world_size))
             (self._folder / "work").write_bytes(self._work)
             self._key = secrets.token_bytes(16)
             across = nodes() > 1
@@ -103,22 +88,10 @@ class Ranks:
         """Have the ranks killed at the end, not waited for: one has failed, for which the others wait."""
         self._polite = False
 
-    def shape(self) -> None:
-        """Limit the links between ranks to the rate of the cell."""
-        if self._links is not None:
-            self._links.set_rate(self.cell.link_mbit)
-
     def _start(self) -> None:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", f"--max-restarts={self._restarts}"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=0"]
         rank = ["-m", "bench.distributed.rank"]
-        if self._links is not None:
-            for number in range(self.cell.world_size):
-                node = [f"--nnodes={self.cell.world_size}", f"--node-rank={number}", "--nproc-per-node=1"]
-                master = [f"--master-addr={self._links.address(0)}", f"--master-port={_PORT}"]
-                name = self._links.interface(number)
-                own = {INTERFACE: name, "GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
-                self._spawn([*self._links.command(number), *torchrun, *node, *master, *rank], own)
-        elif nodes() > 1:
+        if nodes() > 1:
             self._spawn(slurm_command(torchrun, rank, self.cell.world_size, nodes()), {})
         else:
             lo = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
@@ -139,9 +112,8 @@ class Ranks:
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             **own,
         }
-        number = len(self._torchruns)
-        with (self._folder / f"errors-{number}").open("wb") as errors:
-            process = subprocess.Popen(
+        with (self._folder / "errors").open("wb") as errors:
+            self._torchrun = subprocess.Popen(
                 command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -150,7 +122,6 @@ class Ranks:
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - there are no other threads here
             )
-        self._torchruns.append(process)
 
     def _kill(self) -> None:
         """End all that was started: politely first, with the ranks that torchrun has started."""
@@ -158,20 +129,21 @@ class Ranks:
             with contextlib.suppress(OSError):
                 connection.send(("finish", None))
             connection.close()
+        if self._torchrun is None:
+            return
         begun = time.monotonic()
         known: list[psutil.Process] = []
-        for process in self._torchruns:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                known += [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        while any(process.poll() is None for process in self._torchruns):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            torchrun = psutil.Process(self._torchrun.pid)
+            known += [torchrun, *torchrun.children(recursive=True)]
+        while self._torchrun.poll() is None:
             if time.monotonic() - begun > _POLITE_S or not self._connections or not self._polite:
                 break
             time.sleep(0.05)
         for each in known:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        for process in self._torchruns:
-            process.wait()
+        self._torchrun.wait()
         psutil.wait_procs(known, timeout=_POLITE_S)
 
     def send(self, word: str, content: Any) -> None:
@@ -186,16 +158,17 @@ class Ranks:
         Raises CellFailure: torchrun has ended.
         """
         accept = self._listener._listener._socket  # type: ignore[attr-defined]
-        ends = {os.pidfd_open(process.pid): process for process in self._torchruns}
+        assert self._torchrun is not None
+        end = os.pidfd_open(self._torchrun.pid)
         try:
             while True:
-                ready: list[Any] = wait([accept, *self._connections.values(), *ends, *others])
+                ready: list[Any] = wait([accept, *self._connections.values(), end, *others])
                 if accept in ready:
                     self._accept()
                     continue
                 said = False
                 for rank, connection in list(self._connections.items()):
-                    if connection not in ready:
+                    if connection not in ready or connection.closed:  # by :meth:`has_lost_one` meanwhile
                         continue
                     said = True
                     try:
@@ -206,29 +179,18 @@ class Ranks:
                     yield rank, answer
                 if any(one in ready for one in others):
                     yield -1, None
-                if not said and any(one in ends for one in ready):
-                    raise self._ended()
+                if not said and end in ready:
+                    raise failure_of((self._folder / "errors").read_text(errors="replace"))
         finally:
-            for handle in ends:
-                os.close(handle)
+            os.close(end)
 
     def _accept(self) -> None:
         connection = self._listener.accept()
-        word, (rank, begun) = connection.recv()
+        word, rank = connection.recv()
         assert word == "hello"
         if nodes() > 1:
             connection.send_bytes(self._work)
-        if begun > self._round:
-            for old in self._connections.values():
-                old.close()
-            self._connections, self._round = {}, begun
-        if begun == self._round:
-            self._connections[rank] = connection
-
-    @property
-    def round(self) -> int:
-        """Number of times the ranks were restarted."""
-        return self._round
+        self._connections[rank] = connection
 
     def has_lost_one(self) -> bool:
         """Return whether a rank has ended without a message, so that the error of another is the lack of it."""
@@ -245,11 +207,6 @@ class Ranks:
                     except (EOFError, ConnectionResetError):
                         self._connections.pop(rank).close()
         return True
-
-    def _ended(self) -> CellFailure:
-        """Return the reason why torchrun ended, in one sentence."""
-        text = "\n".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("errors-*")))
-        return failure_of(text)
 
 
 def failure_of(text: str) -> CellFailure:
@@ -286,24 +243,14 @@ def die_with_parent() -> None:
         _prctl_pr_set_pdeathsig(signal.SIGKILL)
 
 
-def _links(ranks: int) -> AbstractContextManager[Any]:
-    from bench.distributed.links import Links  # needs the rights of root
-
-    links: AbstractContextManager[Any] = Links(ranks, None)
-    return links
-
-
-def relay(
-    connection: Connection, cell: Cell, serve: Callable[..., None], *arguments: Any, combine: Combine, restarts: int = 0
-) -> None:
+def relay(connection: Connection, cell: Cell, serve: Callable[..., None], *arguments: Any, combine: Combine) -> None:
     """Start the ranks of a cell in its process, each to run ``serve(connection, cell, *arguments)``, and relay them.
 
     Requests from ``connection`` go to all ranks, and one answer comes back, made by ``combine``; None of its answers is
-    passed on. Links get their rate when all ranks are ready. Returns when it is asked to finish, or nobody asks.
+    passed on. Returns when it is asked to finish, or nobody asks.
     """
-    with Ranks(cell, packed(serve, cell, *arguments), restarts) as ranks:
+    with Ranks(cell, packed(serve, cell, *arguments)) as ranks:
         answers: dict[str, dict[int, Any]] = {}
-        begun = ranks.round
         for rank, answer in ranks.receive([connection]):
             if rank < 0:
                 word, content = connection.recv()
@@ -312,13 +259,10 @@ def relay(
                 ranks.send(word, content)
                 continue
             word, content = answer
-            if ranks.round != begun:
-                begun = ranks.round
-                answers.clear()
             if word in ("failed", "mistake"):
                 if word == "failed" and ranks.has_lost_one():
                     ranks.send("leave", None)
-                    continue  # torchrun starts all anew, or ends
+                    continue  # torchrun ends, and its output says why
                 connection.send(answer)
                 ranks.give_up()
                 return
@@ -328,8 +272,6 @@ def relay(
             answers.setdefault(word, {})[rank] = content
             if len(answers[word]) < cell.world_size:
                 continue
-            if word == "ready":
-                ranks.shape()
             by_rank = [content for _, content in sorted(answers.pop(word).items())]
             connection.send((word, combine(word, by_rank)))
             if word == "done":

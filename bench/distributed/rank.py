@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import itertools
 import os
 from multiprocessing.connection import Client
 
@@ -16,18 +15,6 @@ from bench.processes.process import failures_reported, run_packed
 _PATIENCE = datetime.timedelta(days=7)
 
 
-def meet(backend: str, attempt: int) -> None:
-    """Join the process group of all ranks. Where another dies meanwhile this fails; torchrun then starts all anew.
-
-    What ranks send each other is kept by ``attempt``, the number of times that torchrun has started them anew: it keeps
-    one store for all attempts (TORCHELASTIC_USE_AGENT_STORE), in which a rank would else find the address that another
-    had before, and both could wait for ever for the other to connect.
-    """
-    [(store, rank, ranks)] = itertools.islice(distributed.rendezvous("env://", timeout=_PATIENCE), 1)
-    store = distributed.PrefixStore(f"attempt-{attempt}", store)
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=_PATIENCE)
-
-
 def main() -> None:
     """Meet the other ranks, and run what the cell's process has handed over."""
     die_with_parent()
@@ -35,17 +22,17 @@ def main() -> None:
     host, colon, port = os.environ[ADDRESS].rpartition(":")
     address = (host, int(port)) if colon else os.environ[ADDRESS]
     connection = Client(address, authkey=bytes.fromhex(os.environ[KEY]))
-    connection.send(("hello", (int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"]))))
+    connection.send(("hello", int(os.environ["RANK"])))
     work = work_of_rank(connection)
     on_cuda = torch.cuda.is_available()
     if on_cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    meet("cpu:gloo,cuda:nccl" if on_cuda else "gloo", int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", timeout=_PATIENCE)
     ended_well = False
     with failures_reported(connection):
         run_packed(connection, work)
         ended_well = True
-    if not ended_well:  # torchrun would start all ranks anew if this one ended before it is killed
+    if not ended_well:  # torchrun would end all ranks before this one's answer is read
         with contextlib.suppress(EOFError, OSError):
             while (word := connection.recv()[0]) != "finish":
                 if word == "leave":  # it is the want of another rank that has ended this one

@@ -1,8 +1,7 @@
 """The train step of a cell with several ranks, and its timing."""
 
-import contextlib
 import random
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import distributed, nn
 
 from bench.core.cell import Cell
 from bench.distributed.exchange import Exchange, check_optimizer, exchange_for
-from bench.distributed.traffic import SentBytes, gradient_bytes, interface_payload
+from bench.distributed.traffic import SentBytes, gradient_bytes
 from bench.protocol import Batch, Change, Workload
 from bench.protocol.methods import build_for
 from bench.step.low_precision import adapted_model
@@ -52,12 +51,8 @@ class ExchangedStep(TrainStep):
     def _optimizer_step(self) -> None:
         self.exchange.after_backward()
         super()._optimizer_step()
-        self.exchange.after_step()
 
     def _finish(self) -> None:
-        cuts_after = getattr(self.method, "cuts_after", None)  # of methods that cut at all
-        if self.exchange.apart and cuts_after is not None and cuts_after(self.number):
-            self.exchange.meet()
         with wrapped_anew():
             super()._finish()
 
@@ -84,12 +79,9 @@ class ExchangedStep(TrainStep):
         if states[1] is not None:
             torch.cuda.set_rng_state(states[1])
 
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """Make the models of all ranks equal in the block, where they may be cut; call :meth:`invalidate` next."""
-        self.exchange.meet()
-        with wrapped_anew():
-            yield
+    def changing(self) -> AbstractContextManager[object]:
+        """Let the model be cut in the block; call :meth:`invalidate` next."""
+        return wrapped_anew()
 
 
 def build_exchanged(cell: Cell, workload: Workload) -> ExchangedStep:
@@ -125,42 +117,29 @@ class RankTimer(StepTimer):
     """Times one rank's steps, in blocks of steps with the exchange that take turns with steps without it.
 
     Those without run the first rank's first batch with the same dropout on all ranks, so that models which were the
-    same stay so without an exchange. ``interface`` is what this rank sends through, where nothing else does.
+    same stay so without an exchange.
     """
 
     step: ExchangedStep
 
-    def __init__(self, *arguments: Any, common: Batch, interface: str) -> None:
+    def __init__(self, *arguments: Any, common: Batch) -> None:
         super().__init__(*arguments)
-        self._common, self._interface = common, interface
+        self._common = common
         self._order = random.Random(0)  # the same on all ranks
 
     def block(self, steps: int) -> dict[str, Any]:
-        """Time a block as one rank does, with ``compute_ms`` and ``interface_mib``.
-
-        Several steps are one time only where all steps of a round are alike.
-        """
+        """Time a block as one rank does, with ``compute_ms``."""
         before = self.calibrate()
-        exchange = self.step.exchange
-        rounds = max(1, round(steps / exchange.round))
-        turns = [self._exchanged] + [self._local] * exchange.has_local_steps
+        turns = [self._exchanged] + [self._local] * self.step.exchange.has_local_steps
         self._order.shuffle(turns)
         found: dict[str, Any] = {}
         for turn in turns:
             distributed.barrier()
-            found |= turn(rounds * exchange.round)
+            found |= turn(steps)
         return {**found, **around(before, self.calibrate())}
 
     def _exchanged(self, steps: int) -> dict[str, Any]:
-        size = self.step.exchange.round
-        first, sent = self.step.number, interface_payload(self._interface)
-        times = self.times(steps)
-        distributed.barrier()  # what was sent has arrived
-        rounds = [sum(times[start : start + size]) / size for start in range(0, steps, size)]
-        now = interface_payload(self._interface)
-        if sent is None or now is None:
-            return {"ms": rounds}
-        return {"ms": rounds, "interface_mib": (now - sent) / _MIB / (self.step.number - first)}
+        return {"ms": self.times(steps)}
 
     def _local(self, steps: int) -> dict[str, Any]:
         batches, state = self.batches, torch.get_rng_state()
@@ -181,14 +160,14 @@ class RankTimer(StepTimer):
         return super().warm_up(max(steps, self.step.exchange.warm_up_steps) if steps else 0)
 
     def traffic(self) -> dict[str, Any]:
-        """Return the traffic and memory of the exchange, as columns, from one round of steps."""
+        """Return the traffic and memory of the exchange, as columns, from one step."""
         exchange = self.step.exchange
         counted = SentBytes(exchange.ranks)
         with counted:
-            super().warm_up(exchange.round)
+            super().warm_up(1)
         return {
             "gradient_mib": gradient_bytes(self.step.model.parameters()) / _MIB,
-            "sent_buckets_mib": counted.sent / exchange.round / _MIB,
+            "sent_buckets_mib": counted.sent / _MIB,
             "sent_analytic_mib": exchange.sent_bytes() / _MIB,
             "exchange_memory_mib": exchange.memory_bytes() / _MIB,
         }

@@ -1,6 +1,6 @@
-"""Bytes that travel between ranks: as collectives are called, and by the counters of an interface.
+"""Bytes that travel between ranks, as collectives are called.
 
-Both count what one rank sends, as :func:`bench.estimate.communication.sent_bytes` does on paper. Over ``n`` ranks an
+They are what one rank sends, as :func:`bench.estimate.communication.sent_bytes` does on paper. Over ``n`` ranks an
 all-reduce of ``s`` bytes sends ``2 (n - 1) / n · s`` (ring or any other algorithm that is optimal in bandwidth), a
 gather or scatter ``(n - 1) / n · s`` of its whole.
 """
@@ -8,14 +8,10 @@ gather or scatter ``(n - 1) / n · s`` of its whole.
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
-
-#: Bytes of the headers of an Ethernet frame with IPv4 and TCP with time stamps, as gloo sends it.
-HEADERS = 14 + 20 + 32
 
 #: Collectives of ``torch.distributed``: passes over the wire in units of (n - 1) / n, and which argument is the whole.
 _COLLECTIVES = {
@@ -63,26 +59,3 @@ class SentBytes:
 def gradient_bytes(parameters: Iterable[torch.Tensor]) -> int:
     """Return the bytes of the gradients of trained parameters."""
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
-
-
-def interface_payload(interface: str, table: str | None = None) -> int | None:
-    """Return the bytes that an interface of this process's network namespace has sent so far, headers left out.
-
-    None where there is no such interface, or it is the loopback, over which all ranks send. ``table`` is the content
-    of ``/proc/net/dev``, which unlike ``/sys/class/net`` always is that of the process's own namespace.
-
-    >>> interface_payload("veth0", table="veth0: 0 0 0 0 0 0 0 0 1000 2 0 0 0 0 0 0")
-    868
-    """
-    if interface in ("", "lo"):
-        return None
-    try:
-        lines = (Path("/proc/net/dev").read_text(encoding="ascii") if table is None else table).splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        name, _, counters = line.partition(":")
-        if name.strip() == interface:
-            sent, packets = (int(number) for number in counters.split()[8:10])
-            return sent - HEADERS * packets
-    return None

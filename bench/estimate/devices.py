@@ -49,7 +49,7 @@ class Device:
     def peak(self, precision: str) -> float | None:
         """Return the rate of products in a precision, in operations per second; None where the device has none.
 
-        >>> GPUS["h100"].peak("fp8_row"), GPUS["rtx3090"].peak("fp8")
+        >>> GPUS["h100"].peak("fp8"), GPUS["rtx3090"].peak("fp8")
         (1978900000000000.0, None)
         """
         return self.peak_flops.get(RATES[precision])

@@ -1,16 +1,10 @@
-"""The measures there are, by name: those of this folder, those of other packages, and those registered by hand.
+"""The measures there are, by name: those of this folder, and those of modules that the environment names.
 
-A measure is a :class:`Measure`. It is found
-
-* in a module of ``bench/measures`` that names it in ``MEASURE``, or among ``MEASURES``;
-* through an entry point of another package, group ``comera_bench.measures``;
-* through :func:`register`, in this process and in those of its cells.
-
-No other module of the bench names a measure.
+A measure is a :class:`Measure`. It is found in a module that names it in ``MEASURE``, or among ``MEASURES``: one of
+``bench/measures``, or one that the variable ``BENCH_PLUGINS`` of the environment names. No other module of the bench
+names a measure.
 """
 
-import pkgutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,25 +85,13 @@ class Measure:
         allowed = ", ".join(self.precisions)
         return f"precision={cell.precision} is not measured with measure={self.name}; use {allowed}."
 
-    @property
-    def module(self) -> str:
-        """Module of the function that measures."""
-        return str((self.serve or self.outcomes).__module__)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-        for name, value in vars(sys.modules[self.module]).items():
-            if value is self:  # by reference, so that its functions need not be importable one by one
-                return pkgutil.resolve_name, (f"{self.module}:{name}",)
-        raise ConfigError(f"no name of module {self.module} holds it")
-
 
 _REGISTRY: Registry[Measure] = Registry(
     kind="measure",
     package=__name__,
-    missing=lambda measure: [name for name in ("module", *Measure.__dataclass_fields__) if not hasattr(measure, name)],
-    origin=lambda measure: f"{measure.module}.{measure.name}",
+    missing=lambda measure: [name for name in Measure.__dataclass_fields__ if not hasattr(measure, name)],
 )
-register, available, named = _REGISTRY.register, _REGISTRY.names, _REGISTRY.named
+available, named = _REGISTRY.names, _REGISTRY.named
 
 
 def outcomes_of(measure: Measure, cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:

@@ -27,13 +27,11 @@ from bench.step.train_step import batches_on
 from comera import TTLinear
 from comera.lowprec.scaling import kernel_on
 
-#: In the order of a table. Delayed scales are those of the first call here, the present ones.
-MEASURED = ("fp32", "tf32", "bf16", "fp8_split", "fp8", "fp8_row")
+#: In the order of a table.
+MEASURED = ("fp32", "tf32", "bf16", "fp8")
 
 #: Half a unit in the last place of a number between 1 and 2, by precision.
-ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-9} | dict.fromkeys(
-    ("fp8_split", "fp8", "fp8_row"), 2.0**-4
-)
+ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-9, "fp8": 2.0**-4}
 
 
 def fp8_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
@@ -95,15 +93,12 @@ def error_bound(precision: str, inner: int, rank: int | None) -> float:
 
     >>> round(error_bound("fp8", 768, None), 3), round(error_bound("fp8", 768, 30), 3)
     (0.129, 0.274)
-    >>> round(error_bound("fp8_split", 768, 30), 3)
-    0.079
     """
     operands = 2 if rank is None else 4
     u = ROUNDING[precision]
-    put_out = {"bf16": 1, "fp8_row": operands // 2}.get(precision, 0)
+    put_out = 1 if precision == "bf16" else 0
     sums = inner + (rank or 0)
-    exact = (1 + u) * (1 + u**2) ** 4 if precision == "fp8_split" else (1 + u) ** operands
-    return exact * (1 + ROUNDING["bf16"]) ** put_out * (1 + ROUNDING["fp32"]) ** sums - 1
+    return (1 + u) ** operands * (1 + ROUNDING["bf16"]) ** put_out * (1 + ROUNDING["fp32"]) ** sums - 1
 
 
 def _halves(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -42,14 +42,12 @@ from bench.measures.predict import TRACED, traced
 from bench.protocol import Batch, Workload
 from bench.protocol.methods import build_for
 from bench.step.train_step import TrainStep
-from comera.lowprec import FORWARD
 from comera.recomputing import blocks_of
 
 #: Memories of devices for which the largest batch is looked for, in GiB.
 MEMORIES_GIB = (8, 24, 80, 141)
 
 RANK_WIDE, MASKS, OF_WEIGHTS, OTHER = "rank-wide products", "masks", "of weights alone", "other"
-IN_FP8 = "activations in FP8"
 _PRODUCTS, _ATTENTION = "outputs of linear layers", "attention"
 
 #: The other kinds with the operators that make them; the first that matches counts.
@@ -151,7 +149,6 @@ class Births(Operations):
             key = id(storage)
             if key not in self._there and key not in self._alive:
                 kind = kind_of(operator, tensor.numel(), tensor.is_floating_point(), sources, self._input_entries)
-                kind = IN_FP8 if tensor.dtype == FORWARD else kind
                 block = None if kind == OF_WEIGHTS else self._block
                 born = Born(operator, tuple(tensor.shape), kind, block, sources)
                 self._alive[key] = weakref.ref(storage, functools.partial(self._freed, key)), born

@@ -1,6 +1,5 @@
 """Measure ``run``: the time of a step, all arms of a job taking turns, beside predicted and allocated memory."""
 
-import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -10,7 +9,7 @@ import torch
 from torch import distributed
 
 from bench.core.cell import Cell
-from bench.distributed.launch import interface, relay, serves_ranks
+from bench.distributed.launch import relay, serves_ranks
 from bench.distributed.step import ExchangedStep, RankTimer, build_exchanged
 from bench.measures import Measure
 from bench.measures.predict import predicted
@@ -40,7 +39,7 @@ def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
     ``("rare", None)``.
     """
     if serves_ranks(cell):
-        relay(connection, cell, time_cell, data, combine=functools.partial(_of_all_ranks, cell))
+        relay(connection, cell, time_cell, data, combine=_of_all_ranks)
         return
     if cell.timing_settings.get("allocator") != "system":
         steady_allocator()
@@ -78,18 +77,15 @@ def _timer(cell: Cell, workload: Workload, step: TrainStep, events: list[RareEve
         return StepTimer(step, batches_on(cell, workload, _BATCHES), events)
     [common] = batches_on(cell, workload, 1)
     batches = batches_on(cell, workload, _BATCHES, distributed.get_rank())
-    return RankTimer(step, batches, events, common=common, interface=interface())
+    return RankTimer(step, batches, events, common=common)
 
 
-def _of_all_ranks(cell: Cell, word: str, answers: list[Any]) -> Any:
+def _of_all_ranks(word: str, answers: list[Any]) -> Any:
     """Merge the answers of ranks that end each step together: the first one's, with the largest times and peaks."""
     answer = dict(answers[0])
     if word == "ready":
         largest = ("step_ms", "peak_memory_allocated_mib", "peak_memory_reserved_mib", "exchange_memory_mib")
         answer |= {name: max(each[name] for each in answers) for name in largest if name in answer}
-        if cell.link_mbit is not None:  # warmed up before it was limited
-            sent_ms = answer["sent_analytic_mib"] * 2**20 * 8 / (cell.link_mbit * 1e3)
-            answer["step_ms"] = max(answer["step_ms"], sent_ms)
     elif word == "block":
         slowest = {"ms", "compute_ms"} & set(answer)
         answer |= {
@@ -98,8 +94,6 @@ def _of_all_ranks(cell: Cell, word: str, answers: list[Any]) -> Any:
         answer["calibration_ms"] = max(each["calibration_ms"] for each in answers)
         if "calibration_cpu_ms" in answer:
             answer["calibration_cpu_ms"] = min(each["calibration_cpu_ms"] for each in answers)
-        if "interface_mib" in answer:
-            answer["interface_mib"] = sum(each["interface_mib"] for each in answers) / len(answers)
     else:
         answer = {name: max(each[name] for each in answers) for name in answer}
     return answer

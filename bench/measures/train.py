@@ -16,8 +16,6 @@ from bench.training.trained import predicted_columns, timed_columns
 from bench.workloads import open_cell_workload
 from comera import ranks_of
 
-_RESTARTS = 3  # of a run's ranks, after one has died
-
 
 def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dict[str, Any]:
     """Train a cell to its end and return its record's columns.
@@ -38,7 +36,7 @@ def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dic
 def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -> None:
     """Train a cell; answers ``("progress", {step, steps, text})`` now and then, at last ``("done", columns)``."""
     if serves_ranks(cell):
-        relay(connection, cell, train_cell, data, upkeep, combine=lambda _, answers: answers[0], restarts=_RESTARTS)
+        relay(connection, cell, train_cell, data, upkeep, combine=lambda _, answers: answers[0])
         return
     steady_allocator()
     workload = open_cell_workload(cell, data)

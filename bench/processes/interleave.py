@@ -117,7 +117,7 @@ def _need_mib(outcome: Outcome) -> float:
     need = float(columns["peak_memory_predicted_mib"]) + _PROCESS_MIB
     if cell.world_size == 1:
         return need
-    kept = 2 if cell.exchange.startswith("powersgd") or cell.exchange == "local_steps" else 1  # times the gradients
+    kept = 2 if cell.exchange.startswith("powersgd") else 1  # times the gradients
     need += kept * columns.get("predicted_gradients_mib", 0.0)
     return need if cell.device == "cuda" else need * -(-cell.world_size // nodes())
 

@@ -25,7 +25,6 @@ import torch
 
 from bench.core.cell import Cell
 from bench.core.files import partial_folder, remove_abandoned
-from bench.core.plugins import BY_HAND, adopt
 from bench.core.processors import usable_processors
 from bench.core.record import COLUMNS
 from bench.errors import ConfigError
@@ -37,8 +36,8 @@ from bench.workloads import open_cell_workload
 
 _SIGKILL = 9
 
-#: Seconds for a process to end by itself, for one that must end its ranks and undo their links, and for all of these
-#: together after an interrupt.
+#: Seconds for a process to end by itself, for one that must end its ranks, and for all of these together after an
+#: interrupt.
 _POLITE_S, _POLITE_RANKS_S, _POLITE_INTERRUPTED_S = 0.5, 30.0, 1.5
 
 _Work = TypeVar("_Work")
@@ -84,15 +83,12 @@ def failures_reported(connection: Connection) -> Iterator[None]:
 
 
 def packed(serve: Callable[..., None], *arguments: Any) -> bytes:
-    """Pack the function to run in a cell's process, with the plug-ins that were registered by hand in this one."""
-    by_hand = [item for plugins in BY_HAND.values() for item in plugins.items()]
-    for name, value in (*by_hand, (serve.__name__, (serve, arguments))):
-        try:
-            pickle.dumps(value)
-        except Exception as error:
-            reason = f"({error}); define it at the top level of a module"
-            raise ConfigError(f"{name!r} cannot be handed to the processes of cells {reason}.") from None
-    return pickle.dumps((pickle.dumps(BY_HAND), pickle.dumps((serve, arguments))))
+    """Pack the function to run in a cell's process. Raises ConfigError: an argument that cannot be handed over."""
+    try:
+        return pickle.dumps((serve, arguments))
+    except Exception as error:
+        reason = f"({error}); define it at the top level of a module"
+        raise ConfigError(f"{serve.__name__!r} cannot be handed to the processes of cells {reason}.") from None
 
 
 def _enter(connection: Connection, content: bytes) -> None:
@@ -102,10 +98,8 @@ def _enter(connection: Connection, content: bytes) -> None:
 
 def run_packed(connection: Connection, content: bytes) -> None:
     """Run what :func:`packed` has made, ``serve(connection, *arguments)``. Raises ConfigError, and what it raises."""
-    plugins, work = pickle.loads(content)
     try:
-        adopt(pickle.loads(plugins))
-        serve, arguments = pickle.loads(work)
+        serve, arguments = pickle.loads(content)
     except Exception as error:
         raise ConfigError(f"a plug-in cannot be imported by the process of its cell ({error}).") from None
     serve(connection, *arguments)

@@ -3,7 +3,7 @@
 Typing is structural: a class fits when it has these members; it need not import this module. That is how
 ``comera`` and ``baselines`` stay below the bench.
 
-A workload is a class that :func:`bench.workloads.register` makes known, most easily a subclass of
+A workload is a class that its module names in ``WORKLOAD``, most easily a subclass of
 :class:`bench.workloads.base.BaseWorkload`.
 
 A method lives in one module (``baselines/<name>.py``, or ``comera.training`` for CoMERA) which offers
@@ -28,11 +28,7 @@ from comera.protocol import Batch, CaptureScope, CellView, Change, Optimizer, Ra
 
 
 class Method(Protocol):
-    """One arm of a comparison. The three ``unsupported`` give a reason or None, before anything is built.
-
-    A method may also have ``decompose(model, targets)``, which puts its format in the place of *trained* weights of a
-    dense model, as near as the format allows.
-    """
+    """One arm of a comparison. The three ``unsupported`` give a reason or None, before anything is built."""
 
     @property
     def shrinks(self) -> bool: ...  # whether the late stage has a target for it, toward which its model shrinks

@@ -22,10 +22,6 @@ _Steps = Annotated[int, Field(ge=1, le=10**9), Allowed("whole numbers from 1 to 
 RATES: Mapping[str, tuple[float, float]] = {"adamw": (3e-3, 3e-3), "muon": (0.03, 3e-3)}
 
 
-#: The name of a stage that trains the dense model, after which it is decomposed.
-DENSE = "dense"
-
-
 @dataclass(frozen=True)
 class Budget:
     """So many steps, whose rates rise and then fall along a cosine; then, if asked for, a stage that prunes.
@@ -38,13 +34,9 @@ class Budget:
         lr_rest: of everything else; null: :data:`RATES`.
         beta2, momentum, weight_decay: see :class:`bench.protocol.recipe.Recipe`.
         clip: the norm to which gradients are cut together; 0: they are not.
-        rates: ``per_core`` gives every core a rate of its own under AdamW (:attr:`Recipe.per_core`).
         warmup: share of a stage's steps in which rates rise from 0.
         decay: how they fall afterwards.
         final_rate: what is left of them at the last step.
-        dense_steps: how many of the steps train the dense model, whose matrices are then decomposed into the format,
-            for methods that can (``decompose``); null: the format is trained from scratch.
-        dense_lr: rate of the matrices in those; null: ``lr``.
         prune_steps, prune_targets: steps of a late stage, one run for each share of the tensorized size to be left, for
             methods that shrink.
         prune_from: share of the steps after which the late stage takes up the rest of them, instead of coming after
@@ -53,8 +45,8 @@ class Budget:
         time_limit_s: after which a run is given up as "timeout"; it can be resumed.
 
     Raises:
-        ValueError: rates for ``optimizer=own``, whose rates are settings of the methods; dense steps that are not fewer
-            than all, or a rate of theirs without any.
+        ValueError: rates for ``optimizer=own``, whose rates are settings of the methods; ``prune_from`` without
+            targets.
 
     >>> plan = Budget(steps=100, optimizer="muon", prune_targets=(0.5,))
     >>> [[(stage.name, stage.steps, stage.target) for stage in run] for run in plan.runs(1, shrinks=True)]
@@ -71,12 +63,9 @@ class Budget:
     momentum: _Part = 0.95
     weight_decay: _Part = 0.0
     clip: _Norm = 1.0
-    rates: Literal["common", "per_core"] = "common"
     warmup: _Part = 0.05
     decay: Literal["cosine", "linear"] = "cosine"
     final_rate: _Left = 0.0
-    dense_steps: Steps = None
-    dense_lr: Rate = None
     prune_steps: FromOne = 500
     prune_from: Annotated[_Part | None, Allowed("numbers from 0 to below 1, or null")] = None
     prune_targets: Annotated[tuple[Share, ...], Allowed("a list of shares, such as [0.5,0.25]")] = ()
@@ -93,20 +82,8 @@ class Budget:
                         f"{name} is {given:g}, but optimizer=own takes its rates from the method's settings; leave it "
                         "out, or use adamw or muon."
                     )
-        if self.rates == "per_core" and self.optimizer != "adamw":
-            raise ValueError(
-                f"rates is per_core, which is a rule for adamw, and optimizer is {self.optimizer}; use rates=common."
-            )
-        if self.dense_steps is not None and self.dense_steps >= self.steps:
-            raise ValueError(
-                f"dense_steps is {self.dense_steps}; it must be below steps, {self.steps}, which has them."
-            )
-        if self.dense_lr is not None and self.dense_steps is None:
-            raise ValueError(f"dense_lr is {self.dense_lr:g}, but there are no dense steps; give dense_steps too.")
-        if self.prune_from is not None and (not self.prune_targets or self.dense_steps is not None):
-            raise ValueError(
-                f"prune_from is {self.prune_from:g}; it needs prune_targets, and no dense_steps beside it."
-            )
+        if self.prune_from is not None and not self.prune_targets:
+            raise ValueError(f"prune_from is {self.prune_from:g}; it needs prune_targets.")
         if self.curve_steps is None:
             object.__setattr__(self, "curve_steps", math.ceil(self.steps / 4))
 
@@ -122,8 +99,6 @@ class Budget:
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             clip=self.clip or None,
-            dense_lr=self.dense_lr,
-            per_core=self.rates == "per_core",
         ).identity()
 
     @property
@@ -145,8 +120,6 @@ class Budget:
             begun = min(max(round(self.prune_from * self.steps), 1), self.steps - 1)
             late = [Stage("prune", self.steps - begun, target) for target in self.prune_targets]
             return [(Stage("train", begun), each) for each in late]
-        first: tuple[Stage, ...] = (Stage("train", self.steps),)
-        if self.dense_steps is not None:
-            first = (Stage(DENSE, self.dense_steps), Stage("train", self.steps - self.dense_steps))
-        pruned = [(*first, Stage("prune", self.prune_steps, target)) for target in self.prune_targets]
-        return [first, *(pruned if shrinks else ())]
+        train = Stage("train", self.steps)
+        pruned = [(train, Stage("prune", self.prune_steps, target)) for target in self.prune_targets]
+        return [(train,), *(pruned if shrinks else ())]

@@ -124,12 +124,6 @@ def build_for(cell: Cell) -> Method:
     return method if cell.workload_settings.get("optimizer_step", True) else ForwardBackward(method)
 
 
-def dense_for(cell: Cell) -> Method:
-    """Return the dense method by which a cell's model is trained before it is decomposed."""
-    recipe = Recipe(**cell.training["recipe"])
-    return Prescribed(build("dense", "", default_settings("dense")), recipe.of_dense)
-
-
 class NoUpdate(torch.optim.Optimizer):
     """Clears gradients as any optimizer does, changes no parameter and keeps no state."""
 

@@ -6,16 +6,15 @@ They have a rate of their own. Everything else, embeddings and output layer incl
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from bench.core.identity import LATER, identity
 from bench.protocol import Method
 from comera.layers import TensorTrainLayer
-from comera.loops.muon import Muon, factor_count, join_matrices, matrix_parameters, split_matrices
+from comera.loops.muon import Muon, matrix_parameters
 from comera.protocol import Optimizer, Role
 
 
@@ -32,9 +31,6 @@ class Recipe:
         momentum: of Muon.
         weight_decay: decoupled, of matrices and of all other parameters with two dimensions or more.
         clip: the norm to which the gradient of all parameters together is cut; None: it is left as it is.
-        per_core: whether the AdamW rate of a core is lr·(D/d)/c, with D inputs of the layer, d of the core and c cores,
-            instead of lr for all (the rule of Qiu et al., arXiv 2406.06248, after muP).
-        dense_lr: rate of the matrices as long as the model is dense, before it is decomposed; None: ``lr``.
     """
 
     optimizer: Optimizer
@@ -44,22 +40,15 @@ class Recipe:
     momentum: float = 0.95
     weight_decay: float = 0.0
     clip: float | None = 1.0
-    per_core: bool = field(default=False, metadata=LATER)
-    dense_lr: float | None = field(default=None, metadata=LATER)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide a run, as cells hold them."""
         if self.optimizer == "own":
             return {"optimizer": "own", "clip": self.clip}
-        values = identity(self)
+        values = asdict(self)
         if self.optimizer != "muon":
             del values["momentum"]
         return values
-
-    @property
-    def of_dense(self) -> "Recipe":
-        """The recipe of the dense model before it is decomposed."""
-        return replace(self, lr=self.lr if self.dense_lr is None else self.dense_lr)
 
 
 def recipe_unsupported(recipe: Recipe, method: Method, arm: str) -> str | None:
@@ -95,12 +84,6 @@ class Prescribed:
         self._targets = tuple(targets)
         return self._method.adapt(model, targets)
 
-    def decompose(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
-        """Decompose a trained dense model, as the method does that can."""
-        self._targets = tuple(targets)
-        decomposed: nn.Module = self._method.decompose(model, targets)  # type: ignore[attr-defined]
-        return decomposed
-
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Build the recipe's optimizer, or with ``own`` the method's."""
         recipe = self.recipe
@@ -114,46 +97,11 @@ class Prescribed:
         if recipe.optimizer == "muon":
             rates = recipe.lr, lr_ranks, recipe.lr_rest
             return Muon(model, *rates, recipe.momentum, betas, weight_decay=decay, layers=layers)
-        matrices = {layer.get_parameter(name): (layer, name) for layer in layers for name in matrix_parameters(layer)}
-        optimizer = _adamw(model, set(matrices), recipe.lr, recipe.lr_rest, lr_ranks, betas, decay)
-        if recipe.per_core:
-            rate_per_core(optimizer, matrices)
-        return optimizer
+        matrices = {layer.get_parameter(name) for layer in layers for name in matrix_parameters(layer)}
+        return _adamw(model, matrices, recipe.lr, recipe.lr_rest, lr_ranks, betas, decay)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._method, name)
-
-
-@torch.no_grad()
-def per_core_factors(layer: nn.Module, name: str) -> torch.Tensor:
-    """Return the factor of the rate of each entry of a parameter by the rule of :attr:`Recipe.per_core`.
-
-    >>> from comera import BTTLinear
-    >>> layer = BTTLinear(16, 16, 4, 4, rank=1)  # 16 inputs in cores of 4 and 4
-    >>> per_core_factors(layer, "in_core").unique()
-    tensor([2.])
-    """
-    parameter, inputs, count = layer.get_parameter(name), int(layer.in_features), factor_count(layer)  # type: ignore[arg-type]
-    pieces = split_matrices(layer, name, torch.ones_like(parameter))
-    return join_matrices(layer, name, [each * (inputs / max(each.shape[1], 1) / count) for each in pieces])
-
-
-def rate_per_core(optimizer: torch.optim.Optimizer, matrices: Mapping[nn.Parameter, tuple[nn.Module, str]]) -> None:
-    """Give every core of these parameters its own rate, by stretching what a step did to it."""
-    before: dict[nn.Parameter, torch.Tensor] = {}
-    factors = {parameter: per_core_factors(*owner) for parameter, owner in matrices.items()}
-
-    def keep(*_: Any) -> None:
-        before.update({parameter: parameter.detach().clone() for parameter in factors})
-
-    @torch.no_grad()
-    def stretch(*_: Any) -> None:
-        for parameter, factor in factors.items():
-            parameter.copy_(torch.addcmul(before[parameter], parameter - before[parameter], factor))
-        before.clear()
-
-    optimizer.register_step_pre_hook(keep)
-    optimizer.register_step_post_hook(stretch)
 
 
 def _adamw(

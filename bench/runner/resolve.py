@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 import bench.workloads
-from bench.core.cell import BUCKETED, EXCHANGES, LOCAL_STEPS, Cell, arm_name
+from bench.core.cell import EXCHANGES, Cell, arm_name
 from bench.core.checked import (
     Allowed,
     Blocks,
@@ -58,8 +58,6 @@ DRAWN_MIB = 1024.0
 _Folder = Annotated[str, Field(min_length=1), Allowed("the name of a folder")]
 _Name = Annotated[str, Field(pattern=r"^[\w-]+$"), Allowed("the name of a folder: letters, digits, - and _")]
 _Ratio = Annotated[Annotated[float, Field(ge=1)] | None, Allowed("numbers from 1 (as large as dense) up, or null")]
-_Positive = Annotated[Annotated[float, Field(gt=0)] | None, Allowed("finite numbers above 0, or null")]
-_Count = Annotated[Annotated[int, Field(ge=1)] | None, Allowed("whole numbers from 1 up, or null")]
 _Toggles = Annotated[list[dict[str, Any]], Field(min_length=1), Allowed("a list of sets, as in [{},{compile: true}]")]
 _Methods = Annotated[list[Any], Field(min_length=1), Allowed("a list of at least one method, as in [comera,dense]")]
 
@@ -93,13 +91,10 @@ class JobSettings(ToggleSettings):
     ratio: _Ratio
     world_size: Annotated[int, Field(ge=1, le=4096), Allowed("whole numbers from 1 to 4,096")]
     exchange: str
-    bucket_mib: _Positive
-    local_steps: _Count
-    link_mbit: _Positive
     timing: Section
     training: Section
     settings: Section
-    reuse: Literal["exact", "config", "extend", "never"]
+    reuse: Literal["exact", "config", "never"]
     resume: Flag
     results: _Folder
     parallel: FromZero
@@ -169,7 +164,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
         check_recipe(Recipe(**recipe), arms)
     ratio = None if config["ratio"] is None else float(config["ratio"])
     _check_batch(config["batch_size"], config["world_size"], workload.training_examples, any_batch)
-    ways = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
+    exchanges = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
     common = {name: config[name] for name in TOGGLES}
     toggle_sets = [{**common, **checked_fields(ToggleSettings, changed, "toggles")} for changed in config["toggles"]]
     check_arms(arms, ratio, config["toggles"])
@@ -193,10 +188,10 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             timing_settings=identity(timing) if measure.timed else {},
             training={"recipe": recipe} if recipe else {},
             world_size=config["world_size"],
-            **way,
+            exchange=exchange,
         )
         for toggles in toggle_sets
-        for (arm, own), way in zip(arms, ways, strict=True)
+        for (arm, own), exchange in zip(arms, exchanges, strict=True)
     ]
     cells = [one for cell in cells for one in measure.expand(cell, config, workload)]
     return Job(tuple({cell.to_json(): cell for cell in cells}.values()), data, workload.data_hash)
@@ -269,23 +264,20 @@ def check_arms(arms: Sequence[tuple[Arm, Mapping[str, Any]]], ratio: float | Non
         raise ConfigError(f"ratio is {ratio:g}, which {names} has no use for; leave it out, or add a method that has.")
 
 
-def _exchanges(
-    config: Mapping[str, Any], measure: Measure, arms: list[Arm], device: str, elsewhere: bool
-) -> list[dict[str, Any]]:
-    """Return the exchange of each arm, as fields of its cell; all at their defaults on one rank.
+def _exchanges(config: Mapping[str, Any], measure: Measure, arms: list[Arm], device: str, elsewhere: bool) -> list[str]:
+    """Return the exchange of each arm; blank on one rank.
 
-    Raises ConfigError: a setting that is unknown, means nothing on one rank or to any arm, or a measure of one rank.
+    Raises ConfigError: an exchange that is unknown or given for one rank, or a measure of one rank.
     """
     ranks, common = config["world_size"], config["exchange"]
     if common not in ("", *EXCHANGES):
         raise ConfigError(f"exchange is {common!r}; allowed: {', '.join(EXCHANGES)}.")
     if ranks == 1:
         own = {arm_name(*arm): arm.exchange for arm in arms if arm.exchange}
-        given = {name: config[name] for name in ("exchange", "bucket_mib", "local_steps", "link_mbit")}
-        for name, value in (*given.items(), *((f"exchange of {name}", value) for name, value in own.items())):
-            if value not in ("", None):
-                raise ConfigError(f"{name} is {value!r}, which one rank has no use for; allowed: world_size from 2 up.")
-        return [{} for _ in arms]
+        for name, value in (("exchange", common), *((f"exchange of {name}", value) for name, value in own.items())):
+            if value:
+                raise ConfigError(f"{name} is {value!r}, which needs several ranks; set world_size to 2 or more.")
+        return [""] * len(arms)
     if not measure.on_ranks:
         names = ", ".join(name for name in available() if named(name).on_ranks)
         raise ConfigError(f"world_size is {ranks}, but measure={measure.name} is of one rank; allowed: {names}.")
@@ -293,19 +285,7 @@ def _exchanges(
         raise ConfigError(
             f"world_size is {ranks}, but here are {torch.cuda.device_count() * nodes()} CUDA device(s), one per rank."
         )
-    chosen = [arm.exchange or common or EXCHANGES[0] for arm in arms]
-    for name, using in (("local_steps", ("local_steps",)), ("bucket_mib", BUCKETED)):
-        if config[name] is not None and not set(using) & set(chosen):
-            raise ConfigError(f"{name} is {config[name]}, which only exchange={', '.join(using)} has a use for.")
-    return [
-        {
-            "exchange": exchange,
-            "bucket_mib": config["bucket_mib"] if exchange in BUCKETED else None,
-            "local_steps": (config["local_steps"] or LOCAL_STEPS) if exchange == "local_steps" else None,
-            "link_mbit": config["link_mbit"],
-        }
-        for exchange in chosen
-    ]
+    return [arm.exchange or common or EXCHANGES[0] for arm in arms]
 
 
 def _check_about(measure: Measure, workload: str, methods: list[str]) -> None:

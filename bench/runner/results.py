@@ -15,7 +15,6 @@ from typing import Any
 from bench.core.cell import Cell
 from bench.core.checkpoint import load, settle
 from bench.core.files import check_folder, remove_abandoned, write_whole
-from bench.core.launches import extended
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, RecordError, device_folder, parse, read, write
 from bench.core.samples import best_calibrations_ms, with_best
@@ -33,8 +32,7 @@ from bench.workloads import open_cell_workload, recorded_words
 class Results:
     """Records of one results folder that concern this machine's device.
 
-    ``reuse`` says which records count as done: ``exact``, ``config`` (older code too) or ``never``; with ``extend`` a
-    timed cell is measured again and its launches join those of its record, if that is of this code. ``written`` are
+    ``reuse`` says which records count as done: ``exact``, ``config`` (older code too) or ``never``. ``written`` are
     those of the sweep that is running; every record written here joins them.
     """
 
@@ -89,18 +87,7 @@ class Results:
         retried = ("error", "timeout") if named(cell.measure).resumes else ("error",)  # a training goes on where it was
         if record.status in retried or _has_what_it_lacked(record, cell):
             return None
-        if self.reuse == "extend" and path not in self.written and _has_launches(record):
-            return None
         return record if self.reuse == "config" or _is_of_this_code(record) else None
-
-    def to_extend(self, cell: Cell, data_hash: str) -> Record | None:
-        """Return the record whose launches those of this cell are to join; None where they stand alone."""
-        path = self._path(cell, data_hash)
-        if self.reuse != "extend" or not path.exists():
-            return None
-        record = read(path)
-        fits = _has_launches(record) and _is_of_this_code(record) and record.threads == _where(cell).threads
-        return record if fits else None
 
     def claim(self, cells: Sequence[Cell], data_hash: str) -> None:
         """Keep other processes from measuring these cells as long as this one lives.
@@ -214,11 +201,6 @@ def _has_what_it_lacked(record: Record, cell: Cell) -> bool:
     return lacked == "memory" and need is not None and need <= free_memory_mib(cell.device)
 
 
-def _has_launches(record: Record) -> bool:
-    """Return whether a record is of a cell timed in blocks, to which more can be added."""
-    return record.status == "ok" and bool(record.samples.get("blocks"))
-
-
 def _is_of_this_code(record: Record) -> bool:
     here = provenance()
     names = ("code_id", "torch_version", "library_versions")
@@ -229,7 +211,7 @@ def _is_of_this_code(record: Record) -> bool:
 _OF_CELL = (
     *("experiment", "workload", "dataset", "method", "variant", "ratio", "measure", "batch_size", "sequence_length"),
     *("precision", "cuda_graph", "compile", "checkpoint", "seed"),
-    *("world_size", "exchange", "backend", "bucket_mib", "local_steps", "link_mbit"),
+    *("world_size", "exchange", "backend"),
 )
 
 
@@ -240,9 +222,6 @@ def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -
     periods = known.pop("rare_periods", {})
     known.pop("step_ms", None)
     samples = known.get("samples", {})
-    earlier = results.to_extend(cell, data_hash)
-    if earlier is not None and outcome.status == "ok" and samples.get("blocks"):
-        samples = known["samples"] = extended(earlier, samples)
     columns = {**known, **_time_columns(samples.get("blocks", [])), **dataclasses.asdict(_where(cell))}
     if periods and outcome.status == "ok":
         columns |= _rare_columns(samples, periods, results.rare_times(cell))
@@ -272,10 +251,8 @@ def _time_columns(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {}
     calibrations = [block["calibration_ms"] for block in blocks]
     alone = [ms for block in usable for ms in block.get("compute_ms", ())]
-    sent = [block["interface_mib"] for block in blocks if block.get("interface_mib") is not None]
     return {
         **({"compute_time_ms": statistics.median(alone)} if alone else {}),
-        **({"sent_interface_mib": statistics.fmean(sent)} if sent else {}),
         "step_time_median_ms": statistics.median(times),
         "step_time_p20_ms": times[round(0.2 * (len(times) - 1))],
         "step_time_p80_ms": times[round(0.8 * (len(times) - 1))],

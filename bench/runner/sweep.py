@@ -28,7 +28,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.core.cell import Cell
 from bench.core.files import check_own_folder
-from bench.core.plugins import import_plugins
 from bench.core.processors import usable_processors
 from bench.core.reading import user_path
 from bench.data.corpus import DataError
@@ -267,7 +266,6 @@ def job(config: DictConfig) -> None:
     if is_follower():
         return
     with failure_noted():
-        import_plugins()
         register_resolvers()
         own = without_shared(_checked(config))
         progress = SweepProgress(own.cells)

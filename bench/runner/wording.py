@@ -92,13 +92,11 @@ def for_hydra(argument: str) -> str:
 
 
 def reworded(error: Exception) -> str:
-    """Return one sentence for a mistake that Hydra or OmegaConf found."""
+    """Return one line for a mistake that Hydra or OmegaConf found: in their words, if these lead to a way out."""
     text = " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
         forms = r"key=value, lists as [a,b], several values as a,b, settings of a variant as {a\:b: {c: 1}}"
         return f"{error.override!r} cannot be read; allowed: {forms}."
-    if "'experiment'" in text and "must specify" in text:
-        return f"experiment has no value; allowed: {', '.join(experiments())}."
     if re.search("Could not find 'hydra/launcher/submitit_(local|slurm)'", text):
         return "hydra/launcher needs the extra slurm here; install it: pip install -e '.[slurm]'."
     if text.startswith("Error merging override"):
@@ -106,4 +104,4 @@ def reworded(error: Exception) -> str:
     if "Could not override" in text:
         key = text.partition("Could not override '")[2].partition("'")[0]
         return f"{key} is no setting of the bench; python -m bench list names those there are."
-    return text.split(" full_key:")[0][:300]
+    return text.split(" full_key:")[0]

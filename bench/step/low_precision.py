@@ -2,9 +2,8 @@
 
 ``fp8`` is what the paper calls FP8-mix: the products of the linear targets in FP8, forward and backward, all else in
 FP32. Dense layers get theirs from torchao (``convert_to_float8_training``), tensorized and two-factor ones from
-:mod:`comera.lowprec`; ``fp8_split`` gives these two terms for operands as thin as the rank. A device without FP8
-products computes them emulated: operands are rounded to FP8, and multiplied in FP32. What was done to a model is read
-off the model (:func:`arithmetic_of`) and recorded.
+:mod:`comera.lowprec`. A device without FP8 products computes them emulated: operands are rounded to FP8, and multiplied
+in FP32. What was done to a model is read off the model (:func:`arithmetic_of`) and recorded.
 """
 
 import dataclasses
@@ -25,31 +24,14 @@ from comera.lowprec.scaling import Kernel
 from comera.protocol import LINEAR_ROLES
 
 #: In what arithmetic the forward and backward run; a property of the step, the same for every method.
-Precision = Literal[
-    "fp32",
-    "tf32",
-    "bf16",
-    "bf16_weights",
-    "fp8",
-    "fp8_row",
-    "fp8_delayed",
-    "fp8_split",
-    "fp8_filtered",
-    "fp8_row_filtered",
-]
+Precision = Literal["fp32", "tf32", "bf16", "bf16_weights", "fp8"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 #: Precisions in which measures of single products, or of errors beside float64, make sense.
 PLAIN = ("fp32", "tf32", "bf16")
 
 #: By which rate of a device products are bounded: a key of :attr:`bench.estimate.devices.Device.peak_flops`.
-RATES = {name: "fp8" if name.startswith("fp8") else "bf16" if name == "bf16_weights" else name for name in PRECISIONS}
-
-#: By a part of their names, the precisions that dense layers cannot have, and why.
-_OURS_ALONE = {"delayed": "torchao has current scales alone", "split": "has no operand as thin as a rank"}
-
-#: How torchao calls the factors of operands.
-_RECIPES = {"tensor": "tensorwise", "row": "rowwise"}
+RATES = {name: "bf16" if name == "bf16_weights" else name for name in PRECISIONS}
 
 
 def precision_unsupported(precision: str, device: str | torch.device) -> str | None:
@@ -72,29 +54,20 @@ def _linear_targets(model: nn.Module, targets: Mapping[str, Role]) -> dict[str, 
 
 
 def fp8_unsupported(precision: str, model: nn.Module, targets: Mapping[str, Role]) -> str | None:
-    """Explain why an adapted model cannot multiply in this form of FP8; None if it can. Shapes are enough.
+    """Explain why an adapted model cannot multiply in FP8; None if it can, or in another precision. Shapes are enough.
 
-    >>> model = nn.Sequential(nn.Linear(16, 16))
-    >>> fp8_unsupported("fp8_delayed", model, {"0": "feed_forward"})
-    'precision=fp8_delayed is for tensorized and two-factor layers; 0 is dense, and torchao has current scales alone.'
+    >>> fp8_unsupported("fp8", nn.Sequential(nn.Bilinear(16, 16, 16)), {"0": "feed_forward"})
+    "precision=fp8 has no FP8 products for 0, which is torch's Bilinear; use fp32 or bf16."
     """
-    if not precision.startswith("fp8"):
+    if precision != "fp8":
         return None
     layers = _linear_targets(model, targets)
     if not layers:
         return f"precision={precision} needs linear layers among the targets, this model has none; use fp32 or bf16."
     for name, layer in layers.items():
-        dense = type(layer) is nn.Linear
-        if not dense and not hasattr(type(layer), "fp8"):
+        if type(layer) is not nn.Linear and not hasattr(type(layer), "fp8"):
             kind = f"{type(layer).__module__.partition('.')[0]}'s {type(layer).__name__}"
             return f"precision={precision} has no FP8 products for {name}, which is {kind}; use fp32 or bf16."
-        if dense and (missing := next((why for part, why in _OURS_ALONE.items() if part in precision), None)):
-            return f"precision={precision} is for tensorized and two-factor layers; {name} is dense, and {missing}."
-        if not dense and "filtered" in precision:
-            return (
-                f"precision={precision} has torchao choose among dense layers by their size, {name} is none; use "
-                f"{precision.removesuffix('_filtered')}."
-            )
     return None
 
 
@@ -110,8 +83,8 @@ def adapted_model(
     model = method.adapt(dense, targets)
     if precision == "bf16_weights":
         to_bf16(model)
-    elif precision.startswith("fp8"):
-        to_fp8(model, targets, precision, kernel)
+    elif precision == "fp8":
+        to_fp8(model, targets, kernel)
     return model
 
 
@@ -130,46 +103,36 @@ def to_bf16(model: nn.Module) -> None:
             parameter.data = parameter.data.to(torch.bfloat16)
 
 
-def to_fp8(model: nn.Module, targets: Mapping[str, Role], precision: str, kernel: Kernel) -> None:
+def to_fp8(model: nn.Module, targets: Mapping[str, Role], kernel: Kernel) -> None:
     """Have the linear targets of an adapted model multiply in FP8, in place; their parameters stay the same objects.
 
-    A dense layer whose sizes are no multiples of 16 stays as it is, as do those that torchao's filter leaves out.
+    A dense layer whose sizes are no multiples of 16 stays as it is.
 
     Args:
-        precision: one that begins with ``fp8``.
         kernel: ``"native"`` or ``"emulated"``.
 
     Raises:
         ValueError: see :func:`fp8_unsupported`.
     """
-    if reason := fp8_unsupported(precision, model, targets):
+    if reason := fp8_unsupported("fp8", model, targets):
         raise ValueError(reason)
-    fp8 = FP8(
-        scales="row" if "row" in precision else "tensor",
-        scaling="delayed" if "delayed" in precision else "current",
-        terms=2 if "split" in precision else 1,
-        kernel=kernel,
-    )
     layers = _linear_targets(model, targets)
     dense = {name for name, layer in layers.items() if type(layer) is nn.Linear}
     for name in layers.keys() - dense:
-        use_fp8(layers[name], fp8)
+        use_fp8(layers[name], FP8(kernel=kernel))
     if dense:
-        _convert_dense(model, dense, fp8, filtered="filtered" in precision)
+        _convert_dense(model, dense, kernel)
 
 
-def _convert_dense(model: nn.Module, names: set[str], fp8: FP8, filtered: bool) -> None:
+def _convert_dense(model: nn.Module, names: set[str], kernel: Kernel) -> None:
     """Swap dense layers for torchao's."""
     torchao = _torchao()
-    recipe = _RECIPES[fp8.scales]
-    config = torchao.Float8LinearConfig.from_recipe_name(recipe)
+    config = torchao.Float8LinearConfig.from_recipe_name("tensorwise")
     # Tokens are what the gradient of a weight is summed over; torchao pads them to a multiple of 16.
-    config = dataclasses.replace(config, emulate=fp8.kernel == "emulated", pad_inner_dim=True)
-    fast = torchao.float8_linear_utils._auto_filter_for_recipe(recipe, []) if filtered else None
+    config = dataclasses.replace(config, emulate=kernel == "emulated", pad_inner_dim=True)
 
     def chosen(module: nn.Module, name: str) -> bool:
-        fits = name in names and not any(size % MULTIPLE for size in module.get_parameter("weight").shape)
-        return fits and (fast is None or fast(module, name))
+        return name in names and not any(size % MULTIPLE for size in module.get_parameter("weight").shape)
 
     torchao.convert_to_float8_training(model, module_filter_fn=chosen, config=config)
 
@@ -180,7 +143,6 @@ def _torchao() -> Any:
     with quiet_import(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torchao.float8
-        import torchao.float8.float8_linear_utils
     return torchao.float8
 
 
@@ -192,18 +154,16 @@ def arithmetic_of(model: nn.Module, precision: str) -> str:
     >>> arithmetic_of(model, "fp8"), arithmetic_of(nn.Linear(2, 2), "bf16")
     ('fp8 emulated in 1 of 1 linear layers (comera.lowprec, tensor current)', 'bf16')
     """
-    if not precision.startswith("fp8"):
+    if precision != "fp8":
         return precision
     ways: Counter[tuple[str, str]] = Counter()
     for module in model.modules():
         own = getattr(module, "fp8", None)
         if type(module).__name__ == "Float8Linear":
             config: Any = module.config
-            scales = "tensor" if config.cast_config_input.scaling_granularity.value == "tensorwise" else "row"
-            ways["emulated" if config.emulate else "native", f"torchao, {scales} current"] += 1
+            ways["emulated" if config.emulate else "native", "torchao, tensor current"] += 1
         elif isinstance(own, FP8):
-            terms = ", thin operands in two terms" if own.terms == 2 else ""
-            ways[own.kernel or "", f"comera.lowprec, {own.scales} {own.scaling}{terms}"] += 1
+            ways[own.kernel or "", "comera.lowprec, tensor current"] += 1
         elif isinstance(module, nn.Linear) or hasattr(type(module), "fp8"):
             ways["", ""] += 1
     linear = ways.total()

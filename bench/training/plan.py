@@ -10,8 +10,7 @@ from bench.core.cell import Cell
 from bench.core.checked import build_dataclass
 from bench.core.identity import LATER, identity
 from bench.errors import ConfigError
-from bench.protocol import EarlyLate, Method, Stage, Workload
-from bench.protocol.budget import DENSE
+from bench.protocol import EarlyLate, Stage, Workload
 from bench.protocol.methods import Arm, build, default_settings
 from bench.protocol.recipe import Recipe, recipe_unsupported
 
@@ -55,8 +54,6 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     steps_per_epoch = max(batches // cell.world_size, 1)  # what ranks cannot share is left out
     method = build(cell.method, cell.variant, cell.method_settings)
     runs = plan.runs(steps_per_epoch, method.shrinks)
-    if runs[0][0].name == DENSE:
-        _check_decomposes(method, cell)
     _check_stages([stage for run in runs for stage in run], cell, workload)
     common: Any = (steps_per_epoch, plan.static, plan.time_limit_s)
     own: Any = [getattr(plan, name, None) for name in ("schedule", "curve_steps", "recipe")]
@@ -98,15 +95,6 @@ def _of_plan(values: Mapping[str, Any], plan: type[Any]) -> dict[str, Any]:
         return name in own or (tuple(value) if isinstance(value, list) else value) != usual[name]
 
     return {name: value for name, value in values.items() if is_meant(name, value)}
-
-
-def _check_decomposes(method: Method, cell: Cell) -> None:
-    """Raise ConfigError if a method or a setting cannot decompose a dense model."""
-    if not hasattr(method, "decompose"):
-        raise ConfigError(f"training.dense_steps is given, but {cell.arm} decomposes no dense model; allowed: null.")
-    for name, given, allowed in (("world_size", cell.world_size, 1), ("precision", cell.precision, "fp32")):
-        if given != allowed:
-            raise ConfigError(f"{name} is {given}, with which no model is decomposed; allowed: {allowed}.")
 
 
 def _check_stages(stages: list[Stage], cell: Cell, workload: Workload) -> None:

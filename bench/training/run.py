@@ -25,15 +25,13 @@ from bench.distributed.exchange import Exchange, exchange_for
 from bench.distributed.state import decided, gathered, is_first, rank, shard_as_parameters, unsharded, wait_for_all
 from bench.distributed.step import ExchangedStep, rank_seed
 from bench.errors import ConfigError
-from bench.protocol import Batch, Evaluation, Metric, Role, Stage, Workload
-from bench.protocol.budget import DENSE
-from bench.protocol.methods import build_for, dense_for
+from bench.protocol import Batch, Evaluation, Metric, Stage, Workload
+from bench.protocol.methods import build_for
 from bench.step.bf16_products import multiplies_bf16
 from bench.step.low_precision import adapted_model
 from bench.step.timing import Diverged
 from bench.step.train_step import TrainStep
 from comera import ranks_of, set_ranks, tensorized_layers
-from comera.lowprec import recorded_errors
 from comera.lowprec.scaling import kernel_on
 
 _CHECKPOINT_SECONDS = 60.0  # between checkpoints
@@ -96,21 +94,18 @@ class TrainingRun:
         self._has_target = any(stage.target is not None for stage in self.stages)
         torch.manual_seed(cell.seed)
         self.method = build_for(cell)
-        self._format = self.method  # what the model is to become, where it is dense at first
         dense = workload.build()
         self.dense_mib = _mib(parameter.numel() for parameter in dense.parameters())
         restored = checkpoint.load(upkeep.folder, upkeep.identity) if upkeep.resume else None
         if restored is None and upkeep.parent_folder is not None:
             restored = checkpoint.load(upkeep.parent_folder, upkeep.parent_identity)
-        if self._is_dense_at(_Position(**restored["position"]) if restored else self.at):
-            self.method = dense_for(cell)
         self.model = adapted_model(self.method, dense, workload.targets(), cell.precision, kernel_on(cell.device))
         self.model = self.model.to(cell.device)
         self.ranks_before, self._factor_ranks = ranks_of(self.model), self.method.factor_ranks(self.model)
         own = restored["of_ranks"][rank()] if restored and "of_ranks" in restored else {}  # what ranks differ in
         if restored:
             set_ranks(self.model, restored["ranks"])
-            self.model.load_state_dict(own.get("model", restored["model"]))
+            self.model.load_state_dict(restored["model"])
         self.step = self._build_step()
         self.method.use_task_loss(self._first_loss)
         self._note_rates()
@@ -153,25 +148,6 @@ class TrainingRun:
         for group in self.step.optimizer.param_groups if self._schedule else ():
             group["initial_lr"] = group["lr"]
 
-    def _is_dense_at(self, position: _Position) -> bool:
-        """Return whether the model is still dense there, to be decomposed before the stage goes on."""
-        if self.stages[0].name != DENSE:
-            return False
-        return position.stage == 0 or (position.stage == 1 and position.stage_steps == 0)
-
-    def _decompose(self) -> None:
-        """Turn the trained dense model into one of the format, with an optimizer of its own."""
-        self.method = self._format
-        decompose: Callable[[nn.Module, Mapping[str, Role]], nn.Module] = self.method.decompose  # type: ignore[attr-defined]
-        self.model = decompose(self.model, self.workload.targets())
-        self.ranks_before, self._factor_ranks = ranks_of(self.model), self.method.factor_ranks(self.model)
-        number = self.step.number
-        self.step = self._build_step()
-        self.step.number = number
-        self.method.use_task_loss(self._first_loss)
-        self._note_rates()
-        self._curve_point(self.stages[1])
-
     @property
     def _exchange(self) -> Exchange | None:
         return self.step.exchange if isinstance(self.step, ExchangedStep) else None
@@ -201,8 +177,6 @@ class TrainingRun:
             if staged is not self.staged:  # its batches may have other shapes
                 self.staged, self.step.loss, self._batches = staged, staged.loss, None
                 self.step.invalidate("shapes")
-            if self.at.stage == 1 and self._is_dense_at(self.at):
-                self._decompose()
             if self.at.stage_steps == 0:
                 # A captured step would go on with the objective of the stage before.
                 with self.step.changing():
@@ -295,15 +269,13 @@ class TrainingRun:
                 raise Diverged(f"the {name} is not finite at step {self.at.step} ({where})")
 
     def _curve_point(self, stage: Stage) -> None:
-        if self._exchange is not None:
-            self._exchange.meet()
-            if not is_first():  # it evaluates for all, unless a forward pass takes all
-                if self._exchange.sharded:
-                    with self.step.autocast():
-                        self.staged.evaluate(self.model)
-                self._exchange.rest()
-                self.at.loss_sum, self.at.loss_steps = 0.0, 0
-                return
+        if self._exchange is not None and not is_first():  # it evaluates for all, unless a forward pass takes all
+            if self._exchange.sharded:
+                with self.step.autocast():
+                    self.staged.evaluate(self.model)
+            self._exchange.rest()
+            self.at.loss_sum, self.at.loss_steps = 0.0, 0
+            return
         with self.step.autocast():
             evaluation = self.staged.evaluate(self.model)
         metric = checked_metric(evaluation, self.workload)
@@ -316,7 +288,7 @@ class TrainingRun:
             "epoch": at.step / self.steps_per_epoch,
             "step": at.step,
             "stage": stage.name,
-            "train_loss": float(at.loss_sum) / at.loss_steps if at.loss_steps else at.curve[-1]["train_loss"],
+            "train_loss": float(at.loss_sum) / at.loss_steps,
             "metrics": metrics,
             "validation_examples": evaluation.examples if values is None else len(values),
             **({} if values is None else {"per_example": packed(values)}),
@@ -375,8 +347,7 @@ class TrainingRun:
         }
         if self._exchange is not None:
             content = unsharded(content)
-            names = ("random", "model", "optimizer") if self._exchange.apart else ("random",)
-            own = {name: content[name] for name in names} | {"exchange": self._exchange.state_dict()}
+            own = {"random": content["random"], "exchange": self._exchange.state_dict()}
             content["of_ranks"] = gathered(own)
         if is_first():
             checkpoint.save(self.upkeep.folder, self.upkeep.identity, content)
@@ -410,17 +381,8 @@ class TrainingRun:
                 "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
                 **({"factor_ranks": self._factor_ranks} if self._factor_ranks else {}),
                 "trained_by": self.at.codes,
-                **self._stored(),
             },
         }
-
-    def _stored(self) -> dict[str, Any]:
-        """Return the error of every tensor that forward of the first batch keeps in FP8, where the arm keeps any so."""
-        if self._exchange is not None and self._exchange.sharded:
-            return {}  # this rank alone cannot run the model
-        with recorded_errors() as rows:
-            self._first_loss(self.model)
-        return {"stored": rows} if rows else {}
 
     def _void(self) -> str:
         """Explain why the run shows nothing about its method, since it learned nothing; blank where it did."""

@@ -1,13 +1,8 @@
-"""The workloads there are, by name: those of this folder, those of other packages, and those registered by hand.
+"""The workloads there are, by name: those of this folder, and those of modules that the environment names.
 
-A workload is a class in the form of :class:`bench.protocol.Workload`. It is found
-
-* in a module or folder of ``bench/workloads`` that names it in ``WORKLOAD``;
-* through an entry point of another package, group ``comera_bench.workloads``;
-* through :func:`register`, in this process and in those of its cells; its module must be importable by name, as any
-  script or test is.
-
-No other module of the bench names a workload.
+A workload is a class in the form of :class:`bench.protocol.Workload`. It is found in a module that names it in
+``WORKLOAD``: one of ``bench/workloads``, or one that the variable ``BENCH_PLUGINS`` of the environment names. No other
+module of the bench names a workload.
 """
 
 import dataclasses
@@ -40,10 +35,8 @@ def _missing(workload: type[Any]) -> list[str]:
     return list(dict.fromkeys([*missing, *sorted(getattr(workload, "__abstractmethods__", ()))]))
 
 
-_REGISTRY: Registry[type[Any]] = Registry(
-    "workload", __name__, _missing, lambda workload: f"{workload.__module__}.{workload.__qualname__}"
-)
-register, available, workload_class = _REGISTRY.register, _REGISTRY.names, _REGISTRY.named
+_REGISTRY: Registry[type[Any]] = Registry("workload", __name__, _missing)
+available, workload_class = _REGISTRY.names, _REGISTRY.named
 
 _opened: dict[tuple[str, Any, Data], Workload] = {}
 

@@ -1,4 +1,4 @@
-"""Triton kernels of the fused feed-forward: where they can run, and the operations that they make up.
+"""Triton kernels of the fused feed-forward: where they can run, and the operation that they make up.
 
 Nothing here imports triton before the first call that needs it: ``comera`` needs only torch and numpy.
 """
@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import TYPE_CHECKING
 
 import torch
 
 from comera.kernels.configurations import ARCHITECTURES, allowed, arithmetic, padded_rank
 
-if TYPE_CHECKING:
-    from torch import nn
-
-#: The kernels behind :func:`hidden`, and those behind :func:`add_norm`.
+#: The kernels behind :func:`hidden`.
 HIDDEN = ("hidden_forward", "hidden_backward_rows", "hidden_backward_columns")
-ADD_NORM = ("add_norm_forward", "add_norm_backward_rows", "add_norm_backward_columns")
 
 #: Use the kernels for tensors on a CPU too, which needs ``TRITON_INTERPRET=1`` from the start; for tests.
 interpreted = False
@@ -62,30 +57,4 @@ def hidden(
     from comera.kernels.autograd import Hidden
 
     result: torch.Tensor = Hidden.apply(activation, z1_PT, right1_PH, bias1_H, left2_QH)
-    return result
-
-
-def add_norm(
-    z2_QT: torch.Tensor,
-    right2_QM: torch.Tensor,
-    bias2_M: torch.Tensor | None,
-    residual_TM: torch.Tensor,
-    norm: nn.LayerNorm,
-    dropout: float,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """Compute ``norm(residual + dropout(z2ᵀ · right2 + bias2))``, (T, M); keeps ``z2``, ``residual``, statistics.
-
-    Args:
-        z2_QT, right2_QM, bias2_M: of one type.
-        residual_TM: of that type or another.
-        norm: with weight and bias.
-        dropout: from 0 to 1; the mask is drawn anew by each call, from the generator of the device.
-        dtype: of the result.
-    """
-    from comera.kernels.autograd import AddNorm
-
-    result: torch.Tensor = AddNorm.apply(
-        dropout, norm.eps, dtype, z2_QT, right2_QM, bias2_M, residual_TM, norm.weight, norm.bias
-    )
     return result

@@ -1,7 +1,4 @@
-"""The kernels as functions with a backward pass.
-
-Shape suffixes as in :mod:`comera.kernels.feed_forward` and :mod:`comera.kernels.epilogue`.
-"""
+"""The kernels as a function with a backward pass. Shape suffixes as in :mod:`comera.kernels.feed_forward`."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from typing import Any
 import torch
 from triton import cdiv
 
-from comera.kernels import epilogue, feed_forward
-from comera.kernels.configurations import SMALLEST_BLOCK_M
+from comera.kernels import feed_forward
 from comera.kernels.launch import Tile, launch
 
 #: Tokens that a program of a columns kernel should at least sum over, and the most parts that there are.
@@ -105,75 +101,4 @@ def _hidden_arguments(
         "Q": len(left2_QH),
         "HAS_BIAS": bias1_H is not None,
         "ACTIVATION": activation,
-    }
-
-
-class AddNorm(torch.autograd.Function):
-    """See :func:`comera.kernels.add_norm`. Saved for backward: z2, the residual, two numbers per token, the seed."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        dropout: float,
-        eps: float,
-        dtype: torch.dtype,
-        z2_QT: torch.Tensor,
-        right2_QM: torch.Tensor,
-        bias2_M: torch.Tensor | None,
-        residual_TM: torch.Tensor,
-        weight_M: torch.Tensor,
-        shift_M: torch.Tensor,
-    ) -> torch.Tensor:
-        z2_QT, right2_QM, residual_TM = z2_QT.contiguous(), right2_QM.contiguous(), residual_TM.contiguous()
-        seed = torch.empty(1, dtype=torch.int64, device=z2_QT.device).random_() if dropout else None
-        statistics = z2_QT.new_empty(2, len(residual_TM), dtype=torch.float32)
-        out_TM = torch.empty_like(residual_TM, dtype=dtype)
-        ctx.dropout = dropout
-        ctx.save_for_backward(z2_QT, right2_QM, bias2_M, residual_TM, weight_M, seed, statistics)
-        if T := len(residual_TM):
-            given = _thin_arguments(dropout, z2_QT, right2_QM, seed)
-            given |= {"bias2": bias2_M, "HAS_BIAS": bias2_M is not None, "residual": residual_TM, "eps": eps}
-            given |= {"weight": weight_M, "shift": shift_M, "out": out_TM, "statistics": statistics}
-            launch(epilogue.add_norm_forward, _over_tokens(T), (len(z2_QT),), **given)
-        return out_TM
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dout_TM: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        z2_QT, right2_QM, bias2_M, residual_TM, weight_M, seed, statistics = ctx.saved_tensors
-        (Q, M), T = right2_QM.shape, len(residual_TM)
-        dresidual_TM, dz2_QT = torch.empty_like(residual_TM), torch.empty_like(z2_QT)
-        of_norm = z2_QT.new_zeros(cdiv(T, SMALLEST_BLOCK_M), 2, M, dtype=torch.float32)
-        thin = _thin_arguments(ctx.dropout, z2_QT, right2_QM, seed)
-        if T:
-            given = thin | {"bias2": bias2_M, "HAS_BIAS": bias2_M is not None, "residual": residual_TM}
-            given |= {"weight": weight_M, "statistics": statistics, "dout": dout_TM.contiguous()}
-            given |= {"dresidual": dresidual_TM, "dz2": dz2_QT, "sums": of_norm}
-            tile = launch(epilogue.add_norm_backward_rows, _over_tokens(T), (Q,), **given)
-            of_norm = of_norm[: cdiv(T, tile["BLOCK_M"])]
-        parts, part = _parts(T)
-        sums = z2_QT.new_empty(parts, Q + 1, M, dtype=torch.float32)
-        given = {name: value for name, value in thin.items() if name != "right2"}
-        given |= {"dresidual": dresidual_TM, "sums": sums, "part": part}
-        launch(epilogue.add_norm_backward_columns, _over_columns(M, parts), (Q,), **given)
-        dright2_QM, last = sums.sum(0).to(z2_QT.dtype).split([Q, 1])
-        dweight_M, dshift_M = of_norm.sum(0).to(weight_M.dtype)
-        dbias2_M = None if bias2_M is None else last[0]
-        return None, None, None, dz2_QT, dright2_QM, dbias2_M, dresidual_TM, dweight_M, dshift_M
-
-
-def _thin_arguments(
-    dropout: float, z2_QT: torch.Tensor, right2_QM: torch.Tensor, seed: torch.Tensor | None
-) -> dict[str, Any]:
-    """Return the arguments that all three kernels of the last product share."""
-    return {
-        "z2": z2_QT,
-        "right2": right2_QM,
-        "T": z2_QT.shape[1],
-        "M": right2_QM.shape[1],
-        "Q": len(right2_QM),
-        "seed": seed,
-        "p": float(dropout),
-        "scale": 1 / (1 - dropout) if dropout < 1 else 0.0,
-        "HAS_DROPOUT": seed is not None,
     }

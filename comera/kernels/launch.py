@@ -20,7 +20,7 @@ def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[in
     """Run a kernel; the first call at about so many tokens times every allowed configuration.
 
     Args:
-        kernel: of :mod:`comera.kernels.feed_forward` or :mod:`comera.kernels.epilogue`.
+        kernel: of :mod:`comera.kernels.feed_forward`.
         grid: how many programs there are, of the tile's sizes.
         ranks: that tiles are to hold.
         arguments: the kernel's, without PRECISION, padded ranks and tile.
@@ -28,7 +28,7 @@ def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[in
     Returns:
         The tile that was chosen.
     """
-    z: torch.Tensor = arguments["z2" if kernel.arg_names[0] == "z2" else "z1"]
+    z: torch.Tensor = arguments["z1"]
     kind, padded = arithmetic(z.dtype), padded_rank(*ranks)
     tuner = _tuner(kernel, kind, padded, z.device, arguments["T"].bit_length(), arguments.get("ACTIVATION"))
     arguments["PRECISION"] = "tf32" if kind == "tf32" else "ieee"

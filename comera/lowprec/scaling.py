@@ -1,8 +1,8 @@
 """Scaled FP8 operands and the product of two of them, by the device's kernel or emulated.
 
-An operand is a matrix whose rows are contracted, ``(rows, K)``, in FP8, with a factor that brings its values back:
-one of the whole tensor or one per row. Forward operands are in e4m3 (three bits of mantissa, up to 448), gradients in
-e5m2 (two bits, up to 57,344), the formats of arXiv 2209.05433.
+An operand is a matrix whose rows are contracted, ``(rows, K)``, in FP8, with a factor that brings its values back.
+Forward operands are in e4m3 (three bits of mantissa, up to 448), gradients in e5m2 (two bits, up to 57,344), the
+formats of arXiv 2209.05433.
 
 Shape suffixes: ``T`` and ``M`` rows of the two operands, ``K`` what is summed over.
 """
@@ -20,9 +20,6 @@ FORWARD, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 #: Kernels on CUDA take sizes that are multiples of this; that of the CPU takes any, so it is asserted here.
 MULTIPLE = 16
 
-#: Part of an operand that shares one factor.
-Scales = Literal["tensor", "row"]
-
 #: Who multiplies: the device's own FP8 kernel (``torch._scaled_mm``), or FP32 on the values of the operands.
 Kernel = Literal["native", "emulated"]
 
@@ -31,7 +28,7 @@ _CAPABILITY = (8, 9)
 
 
 class Quantized(NamedTuple):
-    """An operand: ``values`` (rows, K) in FP8, and ``scale`` () or (rows, 1) in float32, to multiply them with."""
+    """An operand: ``values`` (rows, K) in FP8, and ``scale`` () in float32, to multiply them with."""
 
     values: torch.Tensor
     scale: torch.Tensor
@@ -58,54 +55,32 @@ def widened(values: torch.Tensor) -> torch.Tensor:
     return wide.masked_fill_(wide.abs() > torch.finfo(FORWARD).max, math.nan)
 
 
-def largest(x: torch.Tensor, scales: Scales = "tensor") -> torch.Tensor:
-    """Return the largest magnitude in float32, () or (rows, 1); NaN and infinity show."""
-    if not x.numel():
-        return x.new_zeros((), dtype=torch.float32)
-    return (x.abs().amax() if scales == "tensor" else x.abs().amax(dim=-1, keepdim=True)).float()
-
-
-def quantize(
-    x: torch.Tensor,
-    dtype: torch.dtype = FORWARD,
-    scales: Scales = "tensor",
-    scale: torch.Tensor | float | None = None,
-) -> Quantized:
+def quantize(x: torch.Tensor, dtype: torch.dtype = FORWARD) -> Quantized:
     """Round a matrix to FP8.
 
     Args:
         x: (rows, K), of any floating type.
         dtype: ``torch.float8_e4m3fn`` or ``torch.float8_e5m2``.
-        scales: whether there is one factor for the tensor or one per row.
-        scale: the factor, where it is not to be found from the largest magnitude: what lies beyond it saturates. A NaN
-            in a tensor of factors makes NaN of all that it is of.
 
     Returns:
         Values and factor; a matrix of zeros has a factor too. NaN and infinity in ``x`` make NaN of all products with
-        that tensor or row: they are not cut to the largest number of the format, as a bare cast may do.
+        it: they are not cut to the largest number of the format, as a bare cast may do.
 
     Raises:
-        ValueError: another type, unknown scales, or a factor that is a number but neither finite nor above 0.
+        ValueError: another type.
 
     Example:
         >>> x = torch.tensor([[1.0, -3.5], [0.3, 100.0]])
         >>> quantize(x).dequantized()
         tensor([[  1.0045,  -3.5714],
                 [  0.3069, 100.0000]])
-        >>> quantize(x, scales="row").scale.shape
-        torch.Size([2, 1])
     """
     if dtype not in (FORWARD, GRADIENTS):
         raise ValueError(f"dtype is {dtype}; allowed: {FORWARD}, {GRADIENTS}.")
-    if scales not in get_args(Scales):
-        raise ValueError(f"scales is {scales!r}; allowed: {', '.join(get_args(Scales))}.")
-    if isinstance(scale, float | int) and not (math.isfinite(scale) and scale > 0):
-        raise ValueError(f"scale is {scale}; an FP8 operand has a finite factor above 0.")
     limit = torch.finfo(dtype).max
-    if scale is None:
-        # A smaller factor would be no normal number, and that of zeros would divide by zero; NaN stays.
-        scale = (largest(x, scales) / limit).clamp(min=torch.finfo(torch.float32).tiny)
-    factor = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
+    largest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
+    # A smaller factor would be no normal number, and that of zeros would divide by zero; NaN stays.
+    factor = (largest / limit).clamp(min=torch.finfo(torch.float32).tiny)
     values = (x.float() / factor).clamp_(-limit, limit)
     return Quantized(values.to(dtype), factor)
 
@@ -149,16 +124,14 @@ def scaled_product(
 ) -> torch.Tensor:
     """Compute ``left · rightᵀ`` (T, M) of two operands, summed in float32, in ``dtype``.
 
-    With a factor per row both kernels put out bfloat16 and widen that: what devices offer.
-
     Args:
-        left_TK, right_MK: both with one factor, or both with one per row; at most one of them in e5m2.
+        left_TK, right_MK: at most one of them in e5m2.
         dtype: float32 or bfloat16.
         kernel: ``"native"``: ``torch._scaled_mm``. ``"emulated"``: the same numbers up to the order of sums.
 
     Raises:
-        ValueError: sizes that are no multiples of 16 (see :func:`padded`) or do not fit, kinds of factors that differ,
-            two operands in e5m2, a type that is not put out, or a kernel that the device lacks.
+        ValueError: sizes that are no multiples of 16 (see :func:`padded`) or do not fit, two operands in e5m2, a type
+            that is not put out, or a kernel that the device lacks.
 
     Example:
         >>> left, right = quantize(torch.full((16, 32), 2.0)), quantize(torch.full((48, 32), 0.5))
@@ -171,18 +144,13 @@ def scaled_product(
         raise ValueError(f"operands are {shapes}; both must have the same number of columns, which are summed over.")
     if any(size % MULTIPLE for size in (*left.shape, *right.shape)):
         raise ValueError(f"operands are {shapes}; FP8 products need multiples of {MULTIPLE}, see lowprec.padded.")
-    if left_scale.dim() != right_scale.dim():
-        raise ValueError("one operand has a factor for the tensor, the other one per row; both must have the same.")
     if left.dtype == right.dtype == GRADIENTS:
         raise ValueError(f"both operands are {GRADIENTS}, which no device multiplies; one must be {FORWARD}.")
     if dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"dtype is {dtype}; allowed: torch.float32, torch.bfloat16.")
     refuse_kernel(kernel, left.device)
-    put_out = dtype if left_scale.dim() == 0 else torch.bfloat16
     if kernel == "native":
-        factors = left_scale, right_scale if right_scale.dim() == 0 else right_scale.t()
-        return torch._scaled_mm(left, right.t(), *factors, out_dtype=put_out, use_fast_accum=False).to(dtype)
+        return torch._scaled_mm(left, right.t(), left_scale, right_scale, out_dtype=dtype, use_fast_accum=False)
     with torch.autocast(left.device.type, enabled=False):
         sums_TM = torch.mm(widened(left), widened(right).t())
-    factors_T1, factors_1M = left_scale, right_scale if right_scale.dim() == 0 else right_scale.t()
-    return sums_TM.mul_(factors_T1).mul_(factors_1M).to(put_out).to(dtype)
+    return sums_TM.mul_(left_scale).mul_(right_scale).to(dtype)

@@ -77,8 +77,9 @@ def shown(_: Page, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
-    """Return a record of the page, and which steps failed."""
-    return {"one": page.df["record"].iloc[0], "failed": facts.reasons(table, "arm", "link")}
+    """Return a record of the page, whether any link was limited, and which steps failed."""
+    limited = bool((table["link_mbit"] < math.inf).any())
+    return {"one": page.df["record"].iloc[0], "limited": limited, "failed": facts.reasons(table, "arm", "link")}
 
 
 def draw(_: Page, table: pd.DataFrame, caption: Caption) -> Figure:

@@ -83,7 +83,6 @@ def command_of(record: Record) -> str:
         is_named = "methods" in settings or record.arm != record.method
         settings |= {"methods": f"['{record.arm}']"} if is_named else {}
         settings |= {"world_size": record.world_size} if record.world_size > 1 else {}
-        settings |= {"link_mbit": f"{record.link_mbit:g}"} if record.link_mbit is not None else {}
     return shlex.join(["python", "-m", "bench", *(f"{name}={value}" for name, value in settings.items())])
 
 
@@ -116,7 +115,7 @@ def metric_axes(records: Iterable[Record]) -> dict[str, Axis]:
 
 
 def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the points of a file that ``python -m bench predict model=PATH`` wrote, and its other content.
+    """Return the points of a file that ``python -m bench advise --html`` wrote, and its other content.
 
     Raises PredictionsError where the file is not of that kind.
     """
@@ -129,9 +128,7 @@ def own_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     except OSError as error:
         raise PredictionsError(f"--model is {str(path)!r}, which cannot be read ({error.strerror}).") from None
     except (ValueError, KeyError, TypeError):
-        raise PredictionsError(
-            f"--model is {str(path)!r}, which python -m bench predict model=… has not written."
-        ) from None
+        raise PredictionsError(f"--model is {str(path)!r}, which bench advise --html has not written.") from None
     return points, rest
 
 

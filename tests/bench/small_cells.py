@@ -199,6 +199,18 @@ def run_bench(folder: Path, *arguments: str, as_given: bool = False) -> Ended:
     return Ended(status, output.getvalue(), error.getvalue())
 
 
+def run_bench_apart(folder: Path, *arguments: str, **changes: str) -> Ended:
+    """``python -m bench`` with these arguments in a process of its own, with these changes of its environment.
+
+    Processes of cells have the environment of the one that starts them, such as what ``BENCH_PLUGINS`` names.
+    """
+    places = os.pathsep.join([str(ROOT), str(Path(__file__).parent), str(ROOT / "tests" / "shared")])
+    ours = environment(**({"PYTHONPATH": places} | changes))
+    command = [sys.executable, "-m", "bench", *last_of_each(arguments)]
+    done = subprocess.run(command, cwd=folder, env=ours, capture_output=True, text=True, check=False)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
 def git(folder: Path, *arguments: str) -> str:
     """Return what git answers in a folder, to an author of no name."""
     command = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]

@@ -8,7 +8,6 @@ import pytest
 from small_cells import a_record, run_bench, small
 
 import bench.runner.progress
-from bench.core.launches import extended
 from bench.core.record import Record, read_all
 from bench.core.samples import BUSY, best_calibrations_ms, busy, slowdown, with_best
 
@@ -68,7 +67,10 @@ def test_machines_threads_versions_and_ranks_are_not_compared(changes):
 
 def test_launches_of_two_machines_are_each_compared_with_their_own():
     first = timed([1.0] * 3)
-    joined = dataclasses.replace(first, machine="slower", samples=extended(first, timed([2.0] * 3).samples))
+    later = [{**block, "launch": 1} for block in timed([2.0] * 3).samples["blocks"]]
+    earlier = [{"recorded_at": first.recorded_at, "machine": first.machine, "launches": 1}]
+    samples = {"blocks": [*first.samples["blocks"], *later], "pairings": {"0": ""}, "earlier_calls": earlier}
+    joined = dataclasses.replace(first, machine="slower", samples=samples)
     best = best_calibrations_ms([joined])
     assert sorted(best.values()) == [1.0, 2.0]
     assert slowdown(joined, best) == pytest.approx(1)

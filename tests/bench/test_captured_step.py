@@ -118,7 +118,6 @@ def by_recipe(name, optimizer, **recipe):
         ("dense", {"optimizer": "adamw"}),
         ("dense", {"optimizer": "muon"}),
         ("dense", {"optimizer": "own"}),
-        ("comera", {"optimizer": "adamw", "per_core": True}),
         ("comera", {"optimizer": "muon"}),
         ("comera", {"optimizer": "own"}),
         ("low_rank", {"optimizer": "muon"}),

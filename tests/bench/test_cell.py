@@ -33,8 +33,6 @@ CHANGES = {
     "training": {"steps_per_epoch": 7},
     "world_size": 2,
     "exchange": "ddp",
-    "bucket_mib": 1.0,
-    "local_steps": 8,
     "link_mbit": 100.0,
 }
 

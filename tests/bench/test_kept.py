@@ -1,21 +1,17 @@
 """What forward keeps for backward: against hand counts, against autograd's own hooks, and by kind and block."""
 
-import dataclasses
-
 import pytest
 from small_cells import a_cell
 from tiny import TinyMethod, TinyWorkload
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from bench.estimate.any_batch import AnyBatch
 from bench.estimate.memory import fake_training
 from bench.estimate.work import predict
-from bench.measures.kept import IN_FP8, kept_columns, kept_of
+from bench.measures.kept import kept_columns, kept_of
 from bench.protocol import Data
-from bench.protocol.methods import build, checked_settings, default_settings
+from bench.protocol.methods import build, checked_settings
 from bench.workloads import open_cell_workload
-from bench.workloads.encoder import EncoderSettings
 from comera.recomputing import keep_ranks
 
 B, T, D, H = 8, 16, 32, 4  # batch, tokens, width and heads of the tiny encoder
@@ -123,18 +119,3 @@ def test_the_largest_batch_fits_and_the_next_one_does_not(monkeypatch):
         assert row["batch_size"] % 4 == 0 < row["batch_size"]  # LTE's heads
     assert rows[0]["batch_size"] < rows[1]["batch_size"]
     assert columns["saved_for_backward_mib"] > columns["samples"]["kept"]["in_blocks_mib"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["comera", "low_rank"])
-def test_storage_in_fp8_keeps_at_most_60_mib_per_block_of_the_paper_s_encoder_at_batch_128(method):
-    sizes = dataclasses.asdict(EncoderSettings(layers=2))
-    workload = open_cell_workload(a_cell(dataset="synthetic", workload_settings=sizes), Data("synthetic"))
-    kept = {}
-    for variant in ("lean", "lean_fp8"):
-        built = build(method, variant, default_settings(method))
-        with fake_training(AnyBatch(workload), built, 128, "bf16", "cuda", 0) as (step, batch):
-            found = kept_of(step, batch)
-        kept[variant] = found["in_blocks_mib"] / found["blocks"]
-        assert any(row["kind"] == IN_FP8 for row in found["tensors"]) == (variant == "lean_fp8")
-    assert kept["lean_fp8"] <= 60 < kept["lean"] / 2

@@ -27,35 +27,26 @@ def tensorized():
 
 
 @pytest.mark.parametrize("built", [dense, tensorized])
-@pytest.mark.parametrize("precision", ["fp8", "fp8_row"])
-def test_linear_targets_multiply_in_fp8_with_the_parameters_that_they_had(built, precision):
+def test_linear_targets_multiply_in_fp8_with_the_parameters_that_they_had(built):
     model, plain = built(), built()
     plain.load_state_dict(model.state_dict())
     before = [id(parameter) for parameter in model.parameters()]
-    to_fp8(model, TARGETS, precision, "emulated")
+    to_fp8(model, TARGETS, "emulated")
     assert [id(parameter) for parameter in model.parameters()] == before
     x = torch.randn(20, 64)  # no multiple of 16
     exact, found = plain(x), model(x)
     assert 1e-4 < ((found - exact).norm() / exact.norm()).item() < 0.1
     found.square().mean().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
-    by, scales = ("torchao" if built is dense else "comera.lowprec"), ("row" if "row" in precision else "tensor")
-    assert arithmetic_of(model, precision) == f"fp8 emulated in 2 of 3 linear layers ({by}, {scales} current)"
+    by = "torchao" if built is dense else "comera.lowprec"
+    assert arithmetic_of(model, "fp8") == f"fp8 emulated in 2 of 3 linear layers ({by}, tensor current)"
 
 
-@pytest.mark.parametrize(
-    ("precision", "model", "sentence"),
-    [
-        ("fp8_delayed", dense, "0 is dense"),
-        ("fp8_split", dense, "0 is dense, and has no operand as thin as a rank"),
-        ("fp8_filtered", tensorized, "torchao choose among dense layers"),
-        ("fp8", lambda: nn.Sequential(nn.Bilinear(2, 2, 2), nn.ReLU(), nn.ReLU()), "torch's Bilinear"),
-    ],
-)
-def test_what_has_no_fp8_products_is_refused_in_a_sentence(precision, model, sentence):
-    assert sentence in (fp8_unsupported(precision, model(), TARGETS) or "")
-    with pytest.raises(ValueError, match=sentence):
-        to_fp8(model(), TARGETS, precision, "emulated")
+def test_what_has_no_fp8_products_is_refused_in_a_sentence():
+    model = nn.Sequential(nn.Bilinear(2, 2, 2), nn.ReLU(), nn.ReLU())
+    assert "torch's Bilinear" in (fp8_unsupported("fp8", model, TARGETS) or "")
+    with pytest.raises(ValueError, match="torch's Bilinear"):
+        to_fp8(model, TARGETS, "emulated")
 
 
 def test_weights_and_states_in_bf16_but_for_rank_entries():

@@ -91,7 +91,7 @@ def test_every_method_is_complete(name):
         ("comera:released", ("comera", "released", False, "")),
         ("low_rank:linear+checkpoint", ("low_rank", "linear", True, "")),
         ("dense+powersgd_4", ("dense", "", False, "powersgd_4")),
-        ("galore:8bit+checkpoint+ddp_bf16", ("galore", "8bit", True, "ddp_bf16")),
+        ("galore:8bit+checkpoint+powersgd_4", ("galore", "8bit", True, "powersgd_4")),
     ],
 )
 def test_the_default_variant_has_no_name(arm, parsed):

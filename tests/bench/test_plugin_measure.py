@@ -1,4 +1,4 @@
-"""A measure of one's own: registered here, and asked for by name in sweeps and on the command line."""
+"""A measure of one's own: asked for by name in sweeps and on the command line."""
 
 import re
 import sys
@@ -6,9 +6,8 @@ import sys
 import pytest
 from small_cells import TIMING, assert_refused, run_bench, small
 
-from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
-from bench.measures import Measure, register
+from bench.measures import Measure
 from bench.step.timing import mean_ms
 from bench.step.train_step import build_step
 
@@ -28,25 +27,23 @@ def only_small(cell):
     return "batches above 2 are not weighed." if cell.batch_size > 2 else None
 
 
-register(
-    MEASURE := Measure(
-        name="weights",
-        words="size of an arm, and how long it takes to be built",
-        serve=build_and_weigh,
-        unsupported=only_small,
-        parallel=True,
-        cost=lambda _: 1.0,
-        text=lambda record: f"{record.parameters:,} parameters",
-    )
+MEASURE = Measure(
+    name="weights",
+    words="size of an arm, and how long it takes to be built",
+    serve=build_and_weigh,
+    unsupported=only_small,
+    parallel=True,
+    cost=lambda _: 1.0,
+    text=lambda record: f"{record.parameters:,} parameters",
 )
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
 
 @pytest.fixture(autouse=True)
-def registered_here(monkeypatch):
-    """What a test registers is gone after it."""
-    monkeypatch.setitem(BY_HAND, "measure", dict(BY_HAND["measure"]))
+def named_here(monkeypatch):
+    """This module is named in the environment."""
+    monkeypatch.setenv("BENCH_PLUGINS", __name__)
 
 
 ASKED = ("experiment=fig1", "measure=weights", "methods=[dense,low_rank]")
@@ -73,12 +70,12 @@ def test_a_sweep_measures_records_and_resumes(tmp_path, pairs):
 
 
 FROM_A_FILE = """
-from bench.measures import Measure, register
+from bench.measures import Measure
 
 def count(cell, workload):
     return {"parameters": sum(p.numel() for p in workload.build().parameters())}
 
-register(COUNTED := Measure(name="counted", words="count the dense model", serve=count))
+MEASURE = Measure(name="counted", words="count the dense model", serve=count)
 """
 
 

@@ -6,18 +6,19 @@ docs/extending.md adds a plainer one, which ``tests/test_extending.py`` puts thr
 from __future__ import annotations
 
 import dataclasses
+import sys
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from small_cells import TIMING, run_bench
+from small_cells import TIMING, run_bench_apart
 from torch import nn
 from torch.nn import functional as F
 
 import bench.workloads
-from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
 from bench.core.samples import per_example
 from bench.errors import ConfigError
@@ -100,21 +101,24 @@ class ClickWorkload(BaseWorkload):
         return Evaluation({"loss": float(np.mean(losses))}, losses)
 
 
+WORKLOAD = ClickWorkload
+
+
 @pytest.fixture(autouse=True, scope="module")
 def known():
     """The workload is known within this module."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BY_HAND, "workload", {})
-        bench.workloads.register(ClickWorkload)
+        patch.setenv("BENCH_PLUGINS", __name__)
         yield
 
 
-@pytest.mark.usefixtures("cell_processes")
+@pytest.mark.slow
 def test_a_plan_of_its_own(tmp_path):
     """Stages have their own names and lengths, and the second one's batches another shape."""
     words = ("run", "~experiment", "name=phased", "workload=clicks", "measure=train", "methods=[dense]")
     words += ("device=cpu", "batch_size=20", "results=records", "training.second_steps=6")
-    ended = run_bench(tmp_path, *words, *(f"timing.{name}={value}" for name, value in TIMING.items()))
+    words += tuple(f"timing.{name}={value}" for name, value in TIMING.items())
+    ended = run_bench_apart(tmp_path, *words, BENCH_PLUGINS=__name__)
     assert (ended.status, ended.output) == (0, ""), ended.error
     [record] = read_all(tmp_path / "records", "phased")
     stages = [(row["stage"], row["step"]) for row in record.samples["curve"]]
@@ -127,21 +131,30 @@ def test_a_plan_of_its_own(tmp_path):
     assert values.mean() == pytest.approx(record.metrics["loss"], rel=1e-5)
 
 
+def offered(monkeypatch, workload):
+    """Let a further module offer a workload."""
+    module = types.ModuleType("another_package")
+    module.WORKLOAD = workload
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("BENCH_PLUGINS", f"{__name__},{module.__name__}")
+
+
 @pytest.mark.parametrize("name", ["Settings", "build", "evaluate"])
-def test_a_missing_member_is_named(name):
+def test_a_missing_member_is_named(name, monkeypatch):
     members = {member: getattr(ClickWorkload, member) for member in bench.workloads._MEMBERS}
     members |= {"name": "lacking", "section": "lacking"}
     del members[name]
-    with pytest.raises(ConfigError, match=name):
-        bench.workloads.register(type("Lacking", (), members))
-    assert "lacking" not in bench.workloads.available()
+    offered(monkeypatch, type("Lacking", (), members))
+    with pytest.raises(ConfigError, match=f"of another_package lacks {name}"):
+        bench.workloads.available()
 
 
 @pytest.mark.parametrize("taken", ["clicks", "encoder"])
-def test_a_name_that_is_taken_is_refused(taken):
+def test_a_name_that_is_taken_is_refused(taken, monkeypatch):
     other = type("Other", (ClickWorkload,), {"name": taken, "__module__": "elsewhere"})
-    with pytest.raises(ConfigError, match=f"'{taken}'"):
-        bench.workloads.register(other)
+    offered(monkeypatch, other)
+    with pytest.raises(ConfigError, match=f"'{taken}' of another_package has a name that is taken"):
+        bench.workloads.available()
 
 
 def test_the_gate_counts_what_it_names():

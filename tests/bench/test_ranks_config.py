@@ -4,7 +4,6 @@ import pytest
 import torch
 from small_cells import a_configuration, one_line
 
-from bench.core.cell import LOCAL_STEPS
 from bench.errors import ConfigError
 from bench.runner.resolve import resolve
 
@@ -25,19 +24,10 @@ def test_arms_exchange_as_they_say_and_else_as_the_job_says(config):
     assert [cell.exchange for cell in resolve(config | {"methods": arms, "world_size": 2}).cells] == [
         *("ddp", "ddp", "powersgd_4")
     ]
-    cells = resolve(config | {"methods": arms, "world_size": 2, "exchange": "ddp_bf16"}).cells
-    assert [cell.exchange for cell in cells] == ["ddp_bf16", "ddp_bf16", "powersgd_4", "ddp"]
-    assert [cell.arm for cell in cells] == ["comera+ddp_bf16", "dense+ddp_bf16", "dense+powersgd_4", "dense"]
+    cells = resolve(config | {"methods": arms, "world_size": 2, "exchange": "fsdp2"}).cells
+    assert [cell.exchange for cell in cells] == ["fsdp2", "fsdp2", "powersgd_4", "ddp"]
+    assert [cell.arm for cell in cells] == ["comera+fsdp2", "dense+fsdp2", "dense+powersgd_4", "dense"]
     assert {cell.backend for cell in cells} == {"gloo"}
-
-
-def test_settings_go_to_the_exchanges_that_have_them(config):
-    arms = ["dense", "dense+local_steps", "dense+fsdp2"]
-    asked = {"methods": arms, "world_size": 2, "bucket_mib": 1, "local_steps": 5, "link_mbit": 100}
-    found = [(cell.bucket_mib, cell.local_steps, cell.link_mbit) for cell in resolve(config | asked).cells]
-    assert found == [(1, None, 100), (None, 5, 100), (None, None, 100)]
-    [cell] = resolve(config | {"methods": ["dense+local_steps"], "world_size": 2}).cells
-    assert cell.local_steps == LOCAL_STEPS
 
 
 TWO = {"world_size": 2}
@@ -50,17 +40,10 @@ TWO = {"world_size": 2}
         ({"world_size": 2.5}, "world_size"),
         ({"exchange": "dpp"}, "exchange"),
         (TWO | {"exchange": "dpp"}, "exchange"),
+        (TWO | {"link_mbit": 10}, "link_mbit"),
         ({"exchange": "ddp"}, "exchange"),
         ({"methods": ["dense+powersgd_4"]}, "exchange"),
         ({"methods": ["dense+ddp"]}, "exchange"),
-        ({"link_mbit": 10}, "link_mbit"),
-        ({"bucket_mib": 1}, "bucket_mib"),
-        ({"local_steps": 4}, "local_steps"),
-        (TWO | {"link_mbit": 0}, "link_mbit"),
-        (TWO | {"bucket_mib": -1}, "bucket_mib"),
-        (TWO | {"local_steps": 0}, "local_steps"),
-        (TWO | {"local_steps": 4}, "local_steps"),
-        (TWO | {"exchange": "fsdp2", "bucket_mib": 4}, "bucket_mib"),
         (TWO | {"measure": "predict"}, "measure"),
         ({"world_size": 3, "batch_size": 100}, "batch_size"),
         ({"world_size": 1000}, "world_size"),

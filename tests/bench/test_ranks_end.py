@@ -2,36 +2,19 @@
 
 import contextlib
 import subprocess
+from pathlib import Path
 from unittest import mock
 
 import psutil
 import pytest
-import torch
-from small_cells import a_cell, run_bench, small
-from torch import distributed
+from small_cells import a_cell, run_bench, run_bench_apart, small
 
-import bench.workloads
-from bench.core.plugins import BY_HAND
 from bench.core.record import read_all
 from bench.distributed import launch
 from bench.distributed.launch import slurm_command
 from bench.errors import ConfigError
-from bench.workloads.encoder import EncoderWorkload
 
 ONE_LATE = ["training.early_steps=6", "training.late_steps=6", "training.static=true", "batch_size=20", "world_size=2"]
-
-
-class WantingEncoder(EncoderWorkload):
-    """Its loss wants more memory than there is, on the second rank alone, after some steps."""
-
-    name = "wanting"
-    steps = 0
-
-    def loss(self, model, batch) -> torch.Tensor:
-        self.steps += 1
-        if self.steps > 4 and distributed.is_initialized() and distributed.get_rank() == 1:
-            torch.empty(2**50)
-        return super().loss(model, batch)
 
 
 def ranks_left() -> list[psutil.Process]:
@@ -74,34 +57,31 @@ def test_a_run_that_diverges_ends_all_its_ranks_with_one_sentence(pairs, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cell_processes")
-def test_a_rank_without_memory_ends_all_with_one_sentence(pairs, tmp_path, monkeypatch):
-    monkeypatch.setitem(BY_HAND, "workload", {})
-    bench.workloads.register(WantingEncoder)
-    words = [word.replace("model.", "wanting.") for word in small(pairs, tmp_path / "results")]  # a section of its own
-    asked = [
-        "experiment=steps",
-        "measure=train",
-        *words,
-        *ONE_LATE,
-        "methods=[dense]",
-        "workload=wanting",
-        "wanting.sequence_length=32",
-        "timing.time_limit_s=300",
-    ]
-    ended = run_bench(tmp_path, *asked, "training.targets=[]")
+@pytest.mark.parametrize(("name", "words"), [("wanting", "allocate"), ("killed", "a rank was killed (signal 9)")])
+def test_a_rank_without_memory_or_that_is_killed_ends_all_with_one_sentence(name, words, pairs, tmp_path):
+    asked = [word.replace("model.", f"{name}.") for word in small(pairs, tmp_path / "results")]  # a section of its own
+    asked += [*ONE_LATE, "methods=[dense]", f"workload={name}", f"{name}.sequence_length=32", "training.targets=[]"]
+    asked.append("timing.time_limit_s=300")
+    ended = run_bench_apart(tmp_path, "experiment=steps", "measure=train", *asked, BENCH_PLUGINS="ranks_that_end")
     [record] = read_all(tmp_path / "results")
     assert record.status == "oom", (record.message, ended.error)
-    assert "allocate" in record.message
+    assert words in record.message
     assert "\n" not in record.message
-    assert not ranks_left()
+    assert tmp_path not in map(folder_of, psutil.process_iter())
+
+
+def folder_of(process: psutil.Process) -> Path | None:
+    """The folder in which a process runs; None where it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return Path(process.cwd())
+    return None
 
 
 class WaitingRanks(launch.Ranks):
     """A rank that says it has failed, and a torchrun that would wait for the others for ever."""
 
     def __enter__(self):
-        self._torchruns = [subprocess.Popen(["sleep", "1000"])]
+        self._torchrun = subprocess.Popen(["sleep", "1000"])
         self._connections = {0: mock.Mock()}
         self._ending = contextlib.ExitStack()
         self._ending.callback(self._kill)

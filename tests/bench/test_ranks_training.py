@@ -120,13 +120,12 @@ EARLY, LATE = 5, 13
         ("comera", "ddp", [1, 10, LATE]),  # before the first checkpoint, and between two of the late stage
         ("dense", "powersgd_4", [EARLY]),
         ("comera", "fsdp2", [LATE]),
-        ("comera", "local_steps", [EARLY]),
     ],
 )
 def test_what_is_taken_up_from_a_checkpoint_ends_with_the_undisturbed_bytes(method, exchange, moments, pairs, tmp_path):
     changes = {"truncate_every": 4} if method == "comera" else {}
-    cell = a_training_cell(method, early=8, late=7, static=True, settings=changes, local_steps=None)
-    cell = dataclasses.replace(of_ranks(cell, 2, exchange), local_steps=4 if exchange == "local_steps" else None)
+    cell = a_training_cell(method, early=8, late=7, static=True, settings=changes)
+    cell = of_ranks(cell, 2, exchange)
     for answers in in_two_processes(interrupted, cell, str(tmp_path), str(pairs), moments):
         assert answers == [True] * len(moments)
 

@@ -48,7 +48,7 @@ def test_what_no_path_can_be_is_refused_by_name(given):
 
 COMMANDS = {
     "predict": (["predict", "method=dense", "model=odd.json", "device=h100"], "odd.json"),
-    "predict all": (["predict", "model=odd.json"], "odd.json"),
+    "advise": (["advise", "model=odd.json"], "odd.json"),
 }
 
 

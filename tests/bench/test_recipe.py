@@ -8,18 +8,16 @@ import torch
 from small_cells import a_configuration, changed, one_line
 from torch import nn
 
-import comera
 from baselines import basis, btt, dense, low_rank
 from bench.errors import ConfigError
 from bench.protocol.budget import RATES, Budget
 from bench.protocol.methods import build_for
-from bench.protocol.recipe import Prescribed, Recipe, per_core_factors
+from bench.protocol.recipe import Prescribed, Recipe
 from bench.runner.resolve import resolve
 from bench.step.train_step import TrainStep, build_step
 from bench.training.run import scheduled_share
 from bench.workloads.teacher import TeacherSettings, TeacherWorkload
 from comera import Muon
-from comera.loops.muon import matrix_parameters
 from comera.training import Settings as CoMERASettings
 from comera.training import build as build_comera
 
@@ -90,36 +88,6 @@ def test_adamw_is_torchs_with_these_betas_and_decay(workload):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["dense", "btt", "low_rank", "comera", "basis"])
-def test_rates_per_core_stretch_the_step_of_each_core(name, workload):
-    moved = {}
-    for per_core in (False, True):
-        method, model, built = prescribed(name, workload, optimizer="adamw", per_core=per_core)
-        before = [parameter.detach().clone() for parameter in model.parameters()]
-        TrainStep(model, method, built, workload.loss, "fp32", "cpu")(next(workload.batches("train", 64, 0, True)))
-        moved[per_core] = [new.detach() - old for new, old in zip(model.parameters(), before, strict=True)]
-    factors = {}
-    layer = model.hidden[0]
-    for key in matrix_parameters(layer):
-        factors[key] = per_core_factors(layer, key)
-    names = [key for key, _ in model.named_parameters()]
-    for key, factor in factors.items():
-        place = names.index(f"hidden.0.{key}")
-        torch.testing.assert_close(moved[True][place], moved[False][place] * factor, rtol=1e-4, atol=1e-6)
-    expected = {"dense": {1.0}, "basis": {1.0}, "low_rank": {0.5, 32 / 4 / 2}}.get(name)
-    found = {round(float(value), 6) for factor in factors.values() for value in factor.unique()}
-    assert found == expected if expected else len(found) >= 1
-    others = [place for place, key in enumerate(names) if not key.startswith("hidden")]
-    assert all(torch.equal(moved[True][place], moved[False][place]) for place in others)
-
-
-def test_a_core_beside_a_closed_bond_has_no_rate_of_its_own(workload):
-    model = build_comera(CoMERASettings(ranks=6, order=2), "").adapt(workload.build(), workload.targets())
-    layer = model.hidden[0]
-    comera.set_ranks(model, {"hidden.0": [0] * len(comera.ranks_of(model)["hidden.0"])})
-    assert per_core_factors(layer, "packed_cores").numel() == 0
-
-
 def test_comeras_penalty_stays_in_the_objective(workload):
     own = build_comera(CoMERASettings(ranks=6, order=2, beta=0.5, gamma=0.0), "")
     model = own.adapt(workload.build(), workload.targets())
@@ -187,10 +155,8 @@ def test_a_timed_step_is_one_of_the_recipe(config):
         ({"methods": ["low_rank:spectron"]}, "low_rank:spectron"),
         ({"settings": {"dense": {"lr": 0.1}}}, "settings.dense.lr"),
         ({"training.early_steps": 5}, "early_steps"),
-        ({"training.optimizer": "muon", "training.rates": "per_core"}, "rates"),
-        ({"training.dense_steps": 5000}, "dense_steps"),
-        ({"training.dense_lr": 0.1}, "dense_lr"),
-        ({"methods": ["basis"], "training.dense_steps": 10}, "basis"),
+        ({"training.prune_from": 0.5}, "prune_from"),
+        ({"training.prune_targets": [2.0]}, "prune_targets"),
         ({"ratio": 4.0}, "ratio"),
     ],
 )

@@ -10,7 +10,7 @@ from bench.protocol import Data, Outcome
 from bench.runner.results import Results
 
 #: Columns that tell of every block, disturbed or not.
-OF_ALL_BLOCKS = {"launches", "calibration_drift", "sent_interface_mib"}
+OF_ALL_BLOCKS = {"launches", "calibration_drift"}
 
 TIMES = ("step_time_median_ms", "step_time_p20_ms", "step_time_p80_ms", "compute_time_ms", "epoch_time_s")
 
@@ -18,7 +18,7 @@ TIMES = ("step_time_median_ms", "step_time_p20_ms", "step_time_p80_ms", "compute
 def block(number: int, ms: list[float], disturbed: bool = False, launch: int = 0) -> dict[str, Any]:
     """A block of two ranks, or of one: step times with the exchange and without it."""
     alone = [0.5 * each for each in ms]
-    known = {"launch": launch, "block": number, "disturbed": disturbed, "calibration_ms": 1.0, "interface_mib": 2.0}
+    known = {"launch": launch, "block": number, "disturbed": disturbed, "calibration_ms": 1.0}
     return {**known, "ms": ms, "compute_ms": alone}
 
 

@@ -19,9 +19,9 @@ CASES = [
     ({"checkpoint": True}, None),
     ({"precision": "bf16_weights"}, None),
     ({"precision": "fp8"}, None),
-    ({"precision": "fp8_delayed", "method": "comera"}, None),
+    ({"precision": "fp8", "method": "comera"}, None),
     ({"method": "lte", "batch_size": 16, "settings": {"heads": 16, "rank": 4}}, None),
-    ({"method": "comera", "settings": {"ranks": 4, "table_ranks": 2}, "precision": "fp8_split"}, None),
+    ({"method": "comera", "settings": {"ranks": 4, "table_ranks": 2}, "precision": "fp8"}, None),
     *(
         ({**GRAPH, "compile": True, "batch_size": 16, "method": method, "precision": precision}, None)
         for method in ("dense", "comera", "lora", "low_rank", "galore", "lte")
@@ -42,7 +42,6 @@ CASES = [
         "settings.low_rank.embedding_rank is 33; allowed: 1 to 32",
     ),
     ({"method": "low_rank", "settings": {"rank": 33, "ratio": 2.0}}, None),  # a ratio sets ranks aside
-    ({"precision": "fp8_delayed"}, "precision=fp8_delayed is for tensorized and two-factor layers"),
     ({"precision": "fp8", "method": "lora", "settings": {"rank": 4}}, "precision=fp8 has no FP8 products"),
 ]
 

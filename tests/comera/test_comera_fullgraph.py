@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from comera import TT, TTM, TTLinear, TTMEmbedding, TTMEmbeddingBag, tensorize, truncate
-from comera.functional import tt_feed_forward, tt_feed_forward_add_norm
+from comera.functional import tt_feed_forward
 from comera.lowprec import FP8
 
 pytestmark = [
@@ -33,7 +33,7 @@ def check_whole(model, *calls, dynamic, backend):
     ``dynamic=None``: sizes are static in the first call, and dynamic from the second one on. ``dynamic=True``: all
     sizes, and numbers that modules hold, may change from the beginning.
     """
-    twin = copy.deepcopy(model)  # of its own, since delayed scaling has a history
+    twin = copy.deepcopy(model)
     call = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)
     for inputs in calls:
         found, wanted = outcome(call, model, inputs), outcome(twin, twin, inputs)
@@ -154,7 +154,7 @@ class Attention(nn.Module):
 
 
 class Fused(nn.Module):
-    """Both feed-forwards of :mod:`comera.functional`, over the same layers."""
+    """The feed-forward of :mod:`comera.functional`, at the end of a block."""
 
     def __init__(self):
         super().__init__()
@@ -163,7 +163,7 @@ class Fused(nn.Module):
 
     def forward(self, x):
         y = tt_feed_forward(x, self.first, self.second)
-        return tt_feed_forward_add_norm(y, self.first, self.second, self.norm)
+        return self.norm(y + tt_feed_forward(y, self.first, self.second))
 
 
 class Read(nn.Module):
@@ -204,7 +204,7 @@ def indices():
 MODELS = {
     "tied": (words_and_between, indices),
     "tied, outputs formed again": (lambda: words_and_between(recompute="outputs"), indices),
-    "tied, delayed FP8": (lambda: words_and_between(fp8=FP8(scaling="delayed")), indices),
+    "tied, FP8": (lambda: words_and_between(fp8=FP8()), indices),
     "tied table, bag and output": (
         lambda: tensorize(ThreeTied(), {"words": TTM(3, order=3), "bag": TTM(3, order=3)}),
         indices,
@@ -223,9 +223,9 @@ MODELS = {
 }
 
 
-#: Models whose backward the others do not have: what is recomputed, scaled by a history, cut, shared or read.
+#: Models whose backward the others do not have: what is recomputed, in FP8, cut, shared or read.
 OWN_BACKWARD = [
-    *("tied, outputs formed again", "tied, delayed FP8", "a rank cut"),
+    *("tied, outputs formed again", "tied, FP8", "a rank cut"),
     *("shared cores, run twice", "attention as a block", "fused feed-forward"),
 ]
 

@@ -13,9 +13,11 @@ from comera.modes import bond_limits
 from comera.tensor_train import (
     TTMShape,
     TTShape,
+    balance_cores,
     contract_chain,
     draw_orthogonal,
     pack_cores,
+    spectral_std,
     tt_from_matrix,
     tt_round,
     tt_svd,
@@ -201,3 +203,14 @@ def test_an_orthogonal_start_has_orthogonal_halves_and_the_norm_asked_for(shape,
 
 def test_a_chain_without_ranks_is_left_as_it_is():
     draw_orthogonal([torch.empty(1, 4, 0), torch.empty(0, 4, 1)], norm=1.0)
+
+
+def test_balanced_cores_keep_the_product_and_share_its_size():
+    torch.manual_seed(0)
+    cores = [torch.randn(1, 4, 6), 1e3 * torch.randn(6, 5, 3), 1e-3 * torch.randn(3, 4, 5), torch.randn(5, 6, 1)]
+    before = torch.einsum("aib,bjc,ckd,dle->ijkl", *cores)
+    balance_cores(cores)
+    torch.testing.assert_close(torch.einsum("aib,bjc,ckd,dle->ijkl", *cores), before)
+    sides = [(4, 6), (30, 3), (3, 20), (5, 6)]
+    shares = [float(core.square().mean().sqrt()) / spectral_std(*side) for core, side in zip(cores, sides, strict=True)]
+    assert max(shares) == pytest.approx(min(shares), rel=1e-5)

@@ -116,9 +116,9 @@ def test_commands_name_experiments_that_are_there(records) -> None:
 
 def test_a_command_for_ranks_names_them_and_their_link() -> None:
     [alone, *_] = epochs()
-    together = replace(alone, measure="run", world_size=2, exchange="ddp", link_mbit=100.0)
+    together = replace(alone, measure="run", world_size=2, exchange="ddp")
     assert "world_size=" not in command_of(alone)
-    assert command_of(together).endswith("world_size=2 link_mbit=100")
+    assert command_of(together).endswith("world_size=2")
 
 
 def test_the_page_is_the_same_bytes_again(tmp_path, capsys) -> None:

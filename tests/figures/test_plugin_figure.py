@@ -1,13 +1,10 @@
 """The figure of docs/extending.md: drawn, judged and reported like the project's own; and what one can lack."""
 
 import dataclasses
-import importlib.metadata
 import re
 import runpy
 import sys
 import types
-from collections.abc import Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pandas as pd
@@ -16,18 +13,17 @@ from made_up import CUDA, epochs, record, toggled
 from pages import ROOT, drawn_once, refused
 
 from bench.core.record import Record, write
-from figures import registry
 from figures import write as written
 from figures.__main__ import main
 from figures.claims.rule import Rule
 from figures.ledger.judging import judge
-from figures.registry import ENTRY_POINTS, ArtifactError, artifacts, register
+from figures.registry import ArtifactError, artifacts
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 [CODE] = re.findall(r"`weights_table\.py`:\n\n```python\n(.*?)```", PAGE, flags=re.DOTALL)
 sys.modules["weights_table"] = types.ModuleType("weights_table")
 exec(CODE, vars(sys.modules["weights_table"]))
-ARTIFACT = registry._registered.pop("weights_table")
+ARTIFACT = sys.modules["weights_table"].ARTIFACT
 [CLAIM] = ARTIFACT.claims
 
 
@@ -37,28 +33,20 @@ def sizes(comera: int = 6) -> list[Record]:
     return [record(arm, experiment="weights", cell_id=arm, parameters=n) for arm, n in counts.items()]
 
 
-@pytest.fixture(autouse=True)
-def nothing_stays() -> Iterator[None]:
-    """Remove what a test registers or offers, also where it undoes its own patches."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "_registered", {})
-        yield
-    registry._found.cache_clear()
+def offered(monkeypatch: pytest.MonkeyPatch, artifact: object) -> None:
+    """Let a module that the environment names offer an artifact."""
+    module = types.ModuleType("another_module")
+    module.ARTIFACT = artifact
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("FIGURES_PLUGINS", module.__name__)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Records of the figure, which is registered."""
-    register(ARTIFACT)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records of the figure, which is known."""
+    offered(monkeypatch, ARTIFACT)
     write(sizes(), tmp_path / "records")
     return tmp_path / "records"
-
-
-def offered(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """Let another package offer ``value``."""
-    points = [EntryPoint("made_up", value, ENTRY_POINTS)]
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points if group == ENTRY_POINTS else [])
-    registry._found.cache_clear()
 
 
 def test_it_is_drawn_by_the_command_with_its_verdict(folder: Path, tmp_path: Path) -> None:
@@ -77,8 +65,8 @@ def test_it_is_drawn_by_the_command_with_its_verdict(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("comera", "outcome"), [(6, "reproduced"), (255, "reproduced"), (256, "not reproduced")])
-def test_its_claim_is_in_the_ledger(comera: int, outcome: str) -> None:
-    register(ARTIFACT)
+def test_its_claim_is_in_the_ledger(comera: int, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    offered(monkeypatch, ARTIFACT)
     [entry] = [entry for entry in judge(sizes(comera)) if entry.claim is CLAIM]
     assert (entry.outcome, entry.experiments) == (outcome, ("weights",))
     assert entry.rule.expression == "parameters of dense / comera >= published - tolerance"
@@ -102,31 +90,20 @@ def test_help_and_claims_have_it(
     assert "42.5x" in line
 
 
-def test_a_name_is_taken_once_and_an_entry_point_makes_it_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "weights_table" not in artifacts()
-    offered(monkeypatch, "weights_table:ARTIFACT")
-    assert artifacts()["weights_table"] is ARTIFACT
-    monkeypatch.undo()
-    registry._found.cache_clear()
-    assert register(ARTIFACT) is register(ARTIFACT)
-    for name in (ARTIFACT.name, "fig1"):
-        with pytest.raises(ArtifactError, match=f"'{name}' has a name that is taken"):
-            register(dataclasses.replace(ARTIFACT, name=name))
-
-
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("artifact", "words"),
     [
-        ("figures.artifacts.fig1:EXPERIMENTS", "artifact 'made_up' of figures.artifacts.fig1:EXPERIMENTS is a tuple"),
-        ("figures.artifacts.fig99:ARTIFACT", "cannot be imported (No module named 'figures.artifacts.fig99')"),
-        ("figures.artifacts.fig1:ARTIFACT", "artifact 'fig1' has a name that is taken"),
+        (("fig1",), "artifact of another_module lacks name"),
+        (dataclasses.replace(ARTIFACT, name="fig1"), "artifact 'fig1' of another_module has a name that is taken"),
     ],
 )
-def test_an_entry_point_that_brings_no_new_artifact_is_one_sentence(
-    value: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_no_new_artifact_is_one_sentence(
+    artifact: object, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write([record()], tmp_path / "records")
-    offered(monkeypatch, value)
+    offered(monkeypatch, artifact)
+    with pytest.raises(ArtifactError, match=words):
+        artifacts()
     for word in ("fig1", "claims", "explore"):
         assert words in refused([word], tmp_path, capsys)
 
@@ -134,18 +111,14 @@ def test_an_entry_point_that_brings_no_new_artifact_is_one_sentence(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("register(dataclasses.replace(ARTIFACT, name='of_a_module'))", ""),
-        (
-            "register(dataclasses.replace(ARTIFACT, name='fig1'))",
-            "artifact 'fig1' has a name that is taken; choose another.",
-        ),
+        ("ARTIFACT = dataclasses.replace(ARTIFACT, name='of_a_module')", ""),
         ("1 / 0", "FIGURES_PLUGINS has 'my_figures', which cannot be imported (ZeroDivisionError: division by zero)."),
     ],
 )
-def test_modules_named_in_the_environment_register_theirs(
+def test_modules_named_in_the_environment_offer_theirs(
     content: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = "import dataclasses\nfrom figures.registry import register\nfrom weights_table import ARTIFACT\n"
+    head = "import dataclasses\nfrom weights_table import ARTIFACT\n"
     (tmp_path / "my_figures.py").write_text(head + content)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("FIGURES_PLUGINS", "my_figures")
@@ -174,17 +147,21 @@ UNMATCHED = {
 
 @pytest.mark.parametrize(("change", "words"), UNMATCHED.values(), ids=UNMATCHED)
 def test_claims_and_rules_that_do_not_match_are_one_sentence(
-    change: dict[str, tuple], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, tuple],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    register(dataclasses.replace(ARTIFACT, **change))
+    offered(monkeypatch, dataclasses.replace(ARTIFACT, **change))
     write(sizes(), tmp_path / "records")
     assert re.search(words, refused(["claims"], tmp_path, capsys))
     if not change.get("claims", True):
         assert "no claim 'clicks-size'" in refused(["weights_table"], tmp_path, capsys)
 
 
-def test_a_command_reads_the_records_that_others_lend(tmp_path: Path) -> None:
-    register(dataclasses.replace(ARTIFACT, name="made_up_lent", lenders=("lent",), claims=(), rules=()))
+def test_a_command_reads_the_records_that_others_lend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offered(monkeypatch, dataclasses.replace(ARTIFACT, name="made_up_lent", lenders=("lent",), claims=(), rules=()))
     for experiment, arm in (("weights", "comera"), ("lent", "dense"), ("other", "lora")):
         write([record(arm, experiment=experiment, cell_id=arm)], tmp_path / "records")
     drawn_once("made_up_lent", tmp_path / "records", tmp_path / "out")

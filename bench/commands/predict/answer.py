@@ -1,96 +1,21 @@
-"""The answer to a question about one step, as text; with ``world_size=N link=NAME`` on several ranks.
-
-Ranks follow the model of communication (:mod:`bench.estimate.communication`).
-"""
+"""The answer to a question about one step, as text."""
 
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-
-from torch import nn
+from collections.abc import Callable
 
 from bench.commands.predict.step import StepQuestion
-from bench.core.cell import EXCHANGES
-from bench.errors import ConfigError
 from bench.estimate.any_batch import smallest_batch
-from bench.estimate.communication import LINKS, Link, RatedMachine, Training
 from bench.estimate.devices import Device, Largest
-from bench.estimate.memory import CATEGORIES, TOLERANCE, fake_training
-from bench.estimate.parameters import parameters_of
+from bench.estimate.memory import CATEGORIES, TOLERANCE
 from bench.estimate.work import Prediction, bound, predict
-from bench.runner.wording import by_key
 
 _WIDTH = 110  # of a line of text
 
-#: Settings of ranks, and exchanges that have a model of a single step.
-KEYS = ("world_size", "link", "exchange")
-MODELLED = tuple(name for name in EXCHANGES if name != "local_steps")
 
-_MOST = 4096
-
-
-@dataclass(frozen=True)
-class AskedRanks:
-    """So many ranks, the link of each, and how gradients travel."""
-
-    count: int
-    link: Link
-    exchange: str
-
-    def rows(self, prediction: Prediction, device: Device, precision: str, model: nn.Module) -> list[tuple[str, str]]:
-        """Return what each rank sends and how long its step with ``model`` takes at least, as labels and values."""
-        compute = bound(prediction.work, prediction.traffic, device, precision).step_ms
-        machine = RatedMachine(device.peak(precision) or 0.0, device.bandwidth)
-        step = Training(tensors=parameters_of(model), compute_ms=compute, exchange=self.exchange, machine=machine)
-        count = self.count
-        return [
-            (f"sent per step by each of {count:,} ranks, MiB ({self.exchange})", f"{step.sent_mib(count):,.2f}"),
-            (f"time of a step on {count:,} ranks, ms: at least", f"{step.step_ms(count, self.link):,.3f}"),
-            (f"  communication over {self.link.words}", f"{step.communication_ms(count, self.link):,.3f}"),
-        ]
-
-
-def split(words: Sequence[str]) -> tuple[list[str], AskedRanks | None]:
-    """Return the words that are not about ranks, and the ranks that the others describe; None without any.
-
-    Raises ConfigError: a wrong value, one without the other, or the same twice.
-
-    >>> rest, ranks = split(["method=dense", "world_size=8", "link=infiniband"])
-    >>> rest, ranks.count, ranks.exchange
-    (['method=dense'], 8, 'ddp')
-    """
-    given = by_key([word for word in words if word.partition("=")[0] in KEYS])
-    rest = [word for word in words if word.partition("=")[0] not in KEYS]
-    if not given:
-        return rest, None
-    count, name, exchange = given.get("world_size", ""), given.get("link", ""), given.get("exchange", EXCHANGES[0])
-    if not count.isdigit() or not 2 <= int(count) <= _MOST:
-        raise ConfigError(f"world_size is {count or 'not given'}; allowed: whole numbers from 2 to {_MOST:,}.")
-    if exchange not in MODELLED:
-        raise ConfigError(f"exchange is {exchange!r}; allowed: {', '.join(MODELLED)}.")
-    link = LINKS.get(name) or _ethernet(name)
-    if link is None:
-        raise ConfigError(f"link is {name or 'not given'}; allowed: {', '.join(LINKS)}, or a rate in Gbit/s.")
-    if name in LINKS and int(count) > link.most_ranks:
-        raise ConfigError(f"world_size is {count}; {name} joins at most {link.most_ranks:,} ranks.")
-    return rest, AskedRanks(int(count), link, exchange)
-
-
-def _ethernet(rate: str) -> Link | None:
-    try:
-        gbit = float(rate)
-    except ValueError:
-        return None
-    return replace(LINKS["ethernet_10"], gbit=gbit, words=f"Ethernet, {gbit:g} Gbit/s") if 0 < gbit < 1e6 else None
-
-
-def answer_to(
-    question: StepQuestion, device: Device, report: Callable[[str], None], ranks: AskedRanks | None = None
-) -> str:
+def answer_to(question: StepQuestion, device: Device, report: Callable[[str], None]) -> str:
     """Predict the step itself, then as many others as it takes to find the largest batch; the answer as text.
 
-    With ``ranks`` each of them has such a step. ``report`` receives progress messages. Raises ConfigError: a batch
-    larger than data whose rows cannot be repeated.
+    ``report`` receives progress messages. Raises ConfigError: a batch larger than data whose rows cannot be repeated.
     """
     cell = question.cell
     report(f"predicting batch {cell.batch_size:,} ...")
@@ -109,9 +34,6 @@ def answer_to(
         ("FLOPs of matrix products per step", f"{prediction.work.flops_per_step:,}"),
         *_time_rows(cell.precision, device, prediction),
     ]
-    if ranks:
-        with fake_training(*question.at(cell.batch_size)) as (step, _):
-            rows += ranks.rows(prediction, device, cell.precision, step.model)
     width = max(len(label) for label, value in rows if value)
     number = max(len(value) for _, value in rows)
     lines = [f"{label:<{width}}  {value:>{number}}" if value else label for label, value in rows]

@@ -1,14 +1,11 @@
 """The command ``python -m bench predict``: read the words, predict what they are about, print the answer."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from bench.commands.predict import model
-from bench.commands.predict.answer import MODELLED, answer_to, split
-from bench.commands.predict.step import checked_words, question_of
+from bench.commands.predict.answer import answer_to
+from bench.commands.predict.step import question_of
 from bench.commands.programs import progress, settings_parser
 from bench.errors import ConfigError, stop_with
-from bench.estimate.communication import LINKS
 from bench.estimate.devices import DEVICES, GPUS, device_named
 from bench.estimate.roofline import FORMS, SHOWN, layer_of, written
 from bench.processes.process import first_line
@@ -27,7 +24,7 @@ def main(words: Sequence[str]) -> None:
     Raises ConfigError: a wrong setting or plug-in.
     """
     lists: dict[str, Sequence[str]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
-    parser = settings_parser("predict", **lists, links=tuple(LINKS), exchanges=MODELLED)
+    parser = settings_parser("predict", **lists)
     settings = parser.parse_args(words).settings
     if not settings:
         parser.print_help()
@@ -37,27 +34,17 @@ def main(words: Sequence[str]) -> None:
         return
     with progress("predicting ...") as report, one_sentence():
         answer = _answer(settings, report)
-    if isinstance(answer, str):
-        print(answer, end="")
-    else:
-        model.show(answer)
+    print(answer, end="")
 
 
-def _answer(settings: Sequence[str], report: Callable[[str], None]) -> str | Mapping[str, Any]:
-    words, ranks = split(settings)
-    given = checked_words(words)
-    if "method" not in given and (ranks or "model" not in given):
-        needs = f", which {ranks.count:,} ranks need" if ranks else ""
-        raise ConfigError(f"method has no value{needs}; allowed: {', '.join(available())}.")
-    if "method" not in given:
-        return model.survey(given, report)
+def _answer(words: Sequence[str], report: Callable[[str], None]) -> str:
     question, name = question_of(words)
     precision = question.cell.precision
     device = device_named(name, precision)
     if device.peak(precision) is None:
         raise ConfigError(f"precision is {precision!r}, in which {device.name} does not multiply; use bf16.")
     try:
-        return answer_to(question, device, report, ranks)
+        return answer_to(question, device, report)
     except ConfigError:
         raise
     except Exception as error:  # of a method, of a size that no tensor has, or of a user's model
