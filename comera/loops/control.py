@@ -28,6 +28,7 @@ in the first parameter group, which is all that ``torch.distributed.checkpoint``
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import warnings
@@ -194,9 +195,10 @@ class RankControl:
         self._begin()
         for group in optimizer.param_groups:
             group.pop(STATE, None)  # of another run's control
+        # A compiled step breaks its graph there: stages, cuts and checks of states are decided by plain Python.
         self._handles = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)),
+            optimizer.register_step_post_hook(torch.compiler.disable(self._after_step)),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
             model.register_state_dict_post_hook(_save_ranks),
@@ -369,7 +371,7 @@ class RankControl:
                 f"the late stage ends at {size:.4g} of the size at the start, and its target is {target:.4g}: "
                 f"the cores have {exact_size(self._layers):,} entries left; ranks are whole numbers, so give a target "
                 "that they can reach.",
-                stacklevel=4,
+                stacklevel=5,  # behind the hook, the wrapper that keeps it out of graphs, and the optimizer's own
             )
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
@@ -477,7 +479,8 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
             f"the optimizer lacks {missing} of the {len(_trained(layers))} parameters with cores and rank entries; "
             "make it after comera.tensorize, of comera.parameter_groups(model)."
         )
-    present = (getattr(hook, "__self__", None) for hook in optimizer._optimizer_step_pre_hooks.values())
+    hooks = map(inspect.unwrap, optimizer._optimizer_step_pre_hooks.values())
+    present = (getattr(hook, "__self__", None) for hook in hooks)
     if any(isinstance(owner, RankControl) for owner in present):
         raise ValueError("the optimizer is under rank control already; call remove() of that one first.")
     _check_states(optimizer, layers)

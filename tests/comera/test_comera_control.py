@@ -166,6 +166,27 @@ def test_ways_to_step_are_one(way):
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("optimizer_of", [adam, comera.Muon])
+def test_a_compiled_step_is_one_of_the_plan(optimizer_of):
+    torch.compiler.reset()
+    plan = replace(PLAN, early_steps=2, late_steps=3, recovery=0.0)
+    models = [toy(), toy()]
+    controls = []
+    for model, compiled in zip(models, (False, True), strict=True):
+        optimizer = optimizer_of(model)
+        controls.append(comera.control_ranks(model, optimizer, plan))
+        take_step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for step in range(6):
+            optimizer.zero_grad()
+            task_loss(model, step).backward()
+            take_step()
+    assert [(control.step, control.stage) for control in controls] == [(6, "over")] * 2
+    assert comera.ranks_of(models[0]) == comera.ranks_of(models[1])
+    for eager, compiled in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(eager, compiled)
+    torch.compiler.reset()
+
+
 def test_clipping_sees_the_gradient_of_the_task_alone():
     model, seen = toy(), []
     optimizer = torch.optim.SGD(comera.parameter_groups(model), lr=1e-3)
