@@ -51,7 +51,7 @@ from comera.lowprec.products import FP8, histories_of, thin_linear
 from comera.protocol import LATER, OPTIMIZERS, OutOfReach, Reason, scale_of, starts_at_zero
 from comera.ratio.model import solve_model
 from comera.recomputing import Recompute, Store, keep_ranks
-from comera.tensor_train import spectral_std
+from comera.tensor_train import shared_out, spectral_std
 
 #: Variants of the whole model that keep ranks instead of activations: what they recompute, and how they keep what
 #: stays wide.
@@ -166,13 +166,17 @@ class TwoFactorLinear(nn.Module):
     @classmethod
     @torch.no_grad()
     def from_dense(cls, linear: nn.Linear, rank: int) -> TwoFactorLinear:
-        """Return the nearest two factors of the weight of ``linear``, each with the root of every singular value."""
+        """Return the nearest two factors of the weight of ``linear``, each with the root of every singular value.
+
+        Where a singular value is zero, ``first`` is orthonormal, so that a weight of zeros can be trained.
+        """
         layer = cls.like(linear, rank)
         kind = torch.promote_types(linear.weight.dtype, torch.float32)
         left, values, right = torch.linalg.svd(linear.weight.to(kind), full_matrices=False)  # (M, K), (K,), (K, N)
-        roots = values[: len(layer.first)].sqrt()[:, None]
-        layer.first.copy_(roots * right[: len(roots)])
-        layer.second.copy_(roots * left[:, : len(roots)].t())
+        rank = len(layer.first)
+        on_first, on_second = shared_out(values[:rank])
+        layer.first.copy_(on_first[:, None] * right[:rank])
+        layer.second.copy_(on_second[:, None] * left[:, :rank].t())
         return layer
 
     @property

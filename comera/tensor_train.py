@@ -343,6 +343,21 @@ def tt_round(cores: Sequence[torch.Tensor], ranks: int | Sequence[int]) -> Decom
     return Decomposition(work, math.sqrt(discarded))
 
 
+def shared_out(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the factors by which two sides of a decomposition share singular values: the root of each for both.
+
+    Where a value is zero, up to rounding, the first side gets 1, so that its vectors stay orthonormal, as in TT-SVD.
+    With both sides zero no gradient would reach either.
+
+    Example:
+        >>> shared_out(torch.tensor([4.0, 0.0]))
+        (tensor([2., 1.]), tensor([2., 0.]))
+    """
+    least = values.amax() * torch.finfo(values.dtype).eps if values.numel() else 0.0
+    first = torch.where(values > least, values.sqrt(), 1.0)
+    return first, values / first
+
+
 def check_init(init: str) -> Init:
     """Return ``init`` if it names a way to draw cores; else raise ValueError with a sentence."""
     if found := next((known for known in get_args(Init) if known == init), None):

@@ -162,3 +162,18 @@ def test_ranks_stay_within_their_layers_and_meet_the_ratio_or_say_what_can(shape
     assert all(1 <= ranks[str(place)] <= min(shape) for place, shape in enumerate(shapes))
     size = kept + sum(ranks[str(place)] * sum(shape) for place, shape in enumerate(shapes))
     assert abs(size - dense / ratio) <= 0.02 * dense / ratio
+
+
+def test_factors_of_a_weight_of_zeros_can_be_trained():
+    linear = nn.Linear(8, 6)
+    nn.init.zeros_(linear.weight)
+    layer = TwoFactorLinear.from_dense(linear, rank=3)
+    assert not layer.weight.any()
+    for _ in range(2):
+        layer.zero_grad()
+        (layer(torch.randn(5, 8)) - 1).square().sum().backward()
+        with torch.no_grad():
+            for factor in (layer.first, layer.second):
+                factor -= 0.1 * factor.grad
+    assert layer.first.all()
+    assert layer.second.all()
