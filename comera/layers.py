@@ -46,6 +46,9 @@ from comera.tensor_train import (
 #: that choose what to decay go by names and by dimensions: all of them pass over a vector with ``bias`` in its name.
 DIAGONALS = "diagonals_bias"
 
+#: The key of the ranks of all layers, one after another, in the state dict of a model under rank control.
+RANKS = "comera_ranks"
+
 
 class TensorTrainLayer(nn.Module):
     """Base class of TT and TTM layers: packed cores, rank control, counting, truncation."""
@@ -93,7 +96,13 @@ class TensorTrainLayer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool, *lists: Any
     ) -> None:
-        """Load as any module does, but accept the diagonals' former name and describe errors in sentences."""
+        """Load as any module does, but accept the diagonals' former name and describe errors in sentences.
+
+        A state dict that was saved under rank control also has the ranks. A model under control takes them up; any
+        other has had them by :func:`comera.set_ranks`, so that they are no unexpected key.
+        """
+        unexpected = lists[-2]
+        unexpected[:] = [key for key in unexpected if key.rpartition(".")[2] != RANKS]
         if f"{prefix}diagonals" in state_dict:
             state_dict[prefix + DIAGONALS] = state_dict.pop(f"{prefix}diagonals")
         given, errors = state_dict.get(f"{prefix}packed_cores"), lists[-1]

@@ -19,7 +19,7 @@ from torch import nn
 
 from comera.compatibility.hugging_face import is_pretrained_model
 from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
-from comera.loops.control import RANKS
+from comera.layers import RANKS
 
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "comera.json", "config.json"
 

@@ -32,8 +32,7 @@ from comera.compatibility.attention import PROJECTIONS
 from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
 from comera.exchange.resizing import resize_rows
 from comera.formats.block_tensor_train import BTTLinear
-from comera.layers import TensorTrainLayer
-from comera.loops.control import RANKS
+from comera.layers import RANKS, TensorTrainLayer
 
 #: The methods of a quantizer that :class:`ComeraQuantizer` needs to be asked for; transformers 5.23 has them.
 NEEDED = ("get_new_dtype", "update_attn_implementation")

@@ -42,7 +42,7 @@ from torch.optim import Optimizer
 
 from comera.adaptation.closing import LATE_VARIANTS, LEAST, Closing, LateVariant, Order, least_size
 from comera.compatibility.optimizer_states import check_states, unwrapped
-from comera.layers import TensorTrainLayer
+from comera.layers import RANKS, TensorTrainLayer
 from comera.loops.dummy_step import FilledStates, is_dummy_step
 from comera.modes import check_whole
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
@@ -51,9 +51,6 @@ from comera.truncation import cut_closed, ranks_of, refuse_distributed_layers, s
 
 #: Where the state of a plan is in an optimizer's state dict.
 STATE = "comera"
-
-#: Where the ranks of all tensorized layers are in a model's state dict, one after another.
-RANKS = "comera_ranks"
 
 
 @dataclass(frozen=True)

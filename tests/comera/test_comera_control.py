@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import comera
-from comera.loops.control import RANKS, STATE
+from comera.layers import RANKS
+from comera.loops.control import STATE
 
 
 def toy(seed=0):
@@ -249,6 +250,23 @@ def test_a_run_goes_on_from_its_state_dicts_to_the_bit(saved_at, tmp_path):
     by_hooks(other, optimizer, 5, saved_at)
     assert comera.ranks_of(other) == comera.ranks_of(wanted)
     assert all(map(torch.equal, wanted.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_without_control_loads_what_one_under_control_saved(wrapped):
+    model = toy()
+    optimizer = adam(model)
+    saved = nn.Sequential(model) if wrapped else model
+    comera.control_ranks(saved, optimizer, comera.RankPlan(early_steps=1))
+    by_hooks(model, optimizer, 2)
+    fresh = toy(seed=1)
+    comera.set_ranks(fresh, comera.ranks_of(model))
+    target = nn.Sequential(fresh) if wrapped else fresh
+    assert RANKS in saved.state_dict()
+    target.load_state_dict(saved.state_dict())
+    assert all(map(torch.equal, fresh.parameters(), model.parameters()))
+    with pytest.raises(RuntimeError, match="another"):
+        target.load_state_dict({**saved.state_dict(), "another": torch.zeros(1)})
 
 
 def test_removed_control_leaves_no_trace():
