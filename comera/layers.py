@@ -581,7 +581,8 @@ class TTMEmbeddingBag(TTMEmbedding):
         if input.dim() == 2:
             if offsets is not None:
                 raise ValueError("offsets go with an input of one dimension; rows of one with two are bags already.")
-            return torch.arange(len(input) + 1, device=input.device) * input.shape[1]
+            bags = input.shape[0]  # len() would fix the number in an export
+            return torch.arange(bags + 1, device=input.device) * input.shape[1]
         if input.dim() != 1:
             raise ValueError(f"input has {input.dim()} dimensions; expected 1 with offsets, or 2.")
         if offsets is None or offsets.dim() != 1:
@@ -591,7 +592,7 @@ class TTMEmbeddingBag(TTMEmbedding):
             if not len(offsets):
                 raise ValueError("offsets are empty; with include_last_offset they hold at least where the last ends.")
             return offsets
-        return F.pad(offsets, (0, 1), value=len(input))
+        return torch.cat([offsets, offsets.new_full((1,), input.shape[0])])
 
     def extra_repr(self) -> str:
         last = ", include_last_offset=True" if self.include_last_offset else ""
