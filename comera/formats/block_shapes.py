@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from comera.modes import balanced_modes, check_whole
+from comera.modes import balanced_modes, check_whole, divisors
 from comera.protocol import OutOfReach
 
 #: Ranks in the sequence in which :func:`solve_blocks` tries them.
@@ -116,14 +117,9 @@ class BTTShape:
         )
 
 
-def _divisors(number: int) -> Iterator[int]:
-    """Return divisors of a number, from 1 up."""
-    return (divisor for divisor in range(1, number + 1) if number % divisor == 0)
-
-
 def _nearest_divisors(number: int, to: int) -> list[int]:
-    below = [divisor for divisor in _divisors(number) if divisor < to][-1:]
-    return below + [divisor for divisor in _divisors(number) if divisor > to][:1]
+    below = [divisor for divisor in divisors(number) if divisor < to][-1:]
+    return below + [divisor for divisor in divisors(number) if divisor > to][:1]
 
 
 def balanced_blocks(in_features: int, out_features: int, rank: int) -> BTTShape:
@@ -168,12 +164,10 @@ def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | 
         raise ValueError(f"rank is {rank}; it must be at least 1.")
     found: list[tuple[float, BTTShape]] = []
     for each in RANKS if rank is None else (rank,):
-        shapes = block_shapes(in_features, out_features, each)
-        candidates = [(abs(math.log(shape.ratio / ratio)), shape) for shape in shapes]
+        candidates = _near(in_features, out_features, each, ratio)
         if not candidates:
             continue
-        nearest = max(min(error for error, _ in candidates), math.log1p(_NEAR))
-        best = min((found for found in candidates if found[0] <= nearest), key=lambda found: imbalance(found[1]))
+        best = min(candidates, key=lambda candidate: imbalance(candidate[1]))
         found.append(best)
         if best[0] <= math.log1p(_NEAR):
             return best[1]
@@ -188,6 +182,44 @@ def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | 
     return shape
 
 
+def _near(in_features: int, out_features: int, rank: int, ratio: float) -> list[tuple[float, BTTShape]]:
+    """Return the shapes of a rank whose size is within 2 % of the wanted one, or nearest to it, with the log of that.
+
+    For each number of input groups the size grows with the number of output groups, so that few of these are looked at.
+    """
+    ins = [blocks for blocks in divisors(in_features) if in_features // blocks >= rank]
+    outs = [blocks for blocks in divisors(out_features) if out_features // blocks >= rank]
+    wanted = in_features * out_features / ratio / rank
+
+    def error_of(in_blocks: int, out_blocks: int) -> float:
+        count = rank * (in_features * out_blocks + out_features * in_blocks)
+        return abs(math.log(in_features * out_features / count / ratio))
+
+    def places(in_blocks: int, share: float) -> tuple[int, int]:
+        """Return the places of output groups from ``wanted/share`` on and behind ``wanted·share``, in size."""
+        rest = out_features * in_blocks
+        return (
+            bisect.bisect_left(outs, (wanted / share - rest) / in_features),
+            bisect.bisect_right(outs, (wanted * share - rest) / in_features),
+        )
+
+    least = math.log1p(_NEAR)
+    errors = []
+    for in_blocks in ins:
+        first, _ = places(in_blocks, 1.0)
+        errors += [error_of(in_blocks, out_blocks) for out_blocks in outs[max(first - 2, 0) : first + 2]]
+    if not errors:
+        return []
+    least = max(min(errors), least)
+    found = []
+    for in_blocks in ins:
+        first, last = places(in_blocks, math.exp(least) * (1 + 1e-9))
+        for out_blocks in outs[max(first - 1, 0) : last + 1]:
+            if (error := error_of(in_blocks, out_blocks)) <= least:
+                found.append((error, BTTShape(in_features, out_features, in_blocks, out_blocks, rank)))
+    return found
+
+
 def block_shapes(in_features: int, out_features: int, rank: int | None = None) -> Iterator[BTTShape]:
     """Return every shape of a layer with blocks of a rank, or of any of :data:`RANKS`.
 
@@ -196,8 +228,8 @@ def block_shapes(in_features: int, out_features: int, rank: int | None = None) -
         [(1, 1), (2, 1)]
     """
     for each in RANKS if rank is None else (rank,):
-        for in_blocks in _divisors(in_features):
-            for out_blocks in _divisors(out_features):
+        for in_blocks in divisors(in_features):
+            for out_blocks in divisors(out_features):
                 if each <= min(in_features // in_blocks, out_features // out_blocks):
                     yield BTTShape(in_features, out_features, in_blocks, out_blocks, each)
 
