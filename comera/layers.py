@@ -25,6 +25,7 @@ from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
 from comera.lowprec.products import FP8, histories_of, thin_linear
+from comera.modes import check_size, check_whole
 from comera.protocol import scale_of
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
@@ -420,7 +421,9 @@ class TTMEmbedding(TensorTrainLayer):
         super().__init__()
         if lookup not in VARIANTS:
             raise ValueError(f"lookup is {lookup!r}; allowed: {', '.join(VARIANTS)}.")
+        num_embeddings = check_size("num_embeddings", num_embeddings)
         if padding_idx is not None:
+            padding_idx = check_whole("padding_idx", padding_idx)
             if not -num_embeddings <= padding_idx < num_embeddings:
                 raise ValueError(f"padding_idx is {padding_idx}; it must lie within num_embeddings={num_embeddings}.")
             padding_idx %= num_embeddings

@@ -13,13 +13,33 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 
+import torch
+
+from comera.compatibility.arguments import shown
+
 
 def check_whole(name: str, value: object) -> int:
-    """Return a whole number as an int; raise ValueError for anything else, 2.0 included."""
+    """Return a whole number as an int; raise ValueError for anything else, 2.0 and True included."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        if not isinstance(value, bool | torch.Tensor):
+            return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number.") from None
+        pass
+    raise ValueError(f"{name} is {shown(value)}; it must be a whole number.")
+
+
+def check_size(name: str, value: object) -> int:
+    """Return a whole number from 1 up as an int; raise ValueError for anything else."""
+    if (size := check_whole(name, value)) < 1:
+        raise ValueError(f"{name} is {size}; it must be at least 1.")
+    return size
+
+
+def _as_tuple(name: str, values: object, of: str) -> tuple[object, ...]:
+    """Return the values of a sequence; raise ValueError for a string, a tensor, or what cannot be iterated over."""
+    if isinstance(values, str | torch.Tensor) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} is {shown(values)}; it must be a sequence of {of}.")
+    return tuple(values)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -117,7 +137,6 @@ def _least_sum(number: int, parts: int) -> tuple[int, ...]:
     return best[0][1]
 
 
-@functools.cache
 def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
     """Factor ``dimension`` into ``order`` modes that are as equal as possible, largest first.
 
@@ -136,13 +155,17 @@ def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
     dimension, order = check_whole("dimension", dimension), check_whole("order", order)
     if dimension < 1 or order < 1:
         raise ValueError(f"dimension and order must be at least 1, got dimension={dimension} and order={order}.")
+    return _balanced_modes(dimension, order)
+
+
+@functools.cache
+def _balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
     primes = prime_factors(dimension)
     if order >= len(primes):
         return primes[::-1] + (1,) * (order - len(primes))
     return _least_sum(dimension, order)
 
 
-@functools.cache
 def padded_modes(size: int, order: int) -> tuple[int, ...]:
     """Return modes whose product is at least ``size``, for a table whose rows may be padded; largest first.
 
@@ -158,6 +181,11 @@ def padded_modes(size: int, order: int) -> tuple[int, ...]:
     size, order = check_whole("size", size), check_whole("order", order)
     if size < 1 or order < 1:
         raise ValueError(f"size and order must be at least 1, got size={size} and order={order}.")
+    return _padded_modes(size, order)
+
+
+@functools.cache
+def _padded_modes(size: int, order: int) -> tuple[int, ...]:
     modes: list[int] = []
     remaining = size
     for parts in range(order, 0, -1):
@@ -171,18 +199,18 @@ def padded_modes(size: int, order: int) -> tuple[int, ...]:
     return tuple(sorted(modes, reverse=True))
 
 
-def check_modes(name: str, modes: Sequence[int], dimension: int) -> tuple[int, ...]:
-    """Return ``modes`` as a tuple if they are positive and their product is ``dimension``.
+def check_modes(name: str, modes: Sequence[int], dimension: int | None) -> tuple[int, ...]:
+    """Return ``modes`` as a tuple if they are positive and their product is ``dimension``, or any number with None.
 
     Raises:
         ValueError: they do not fit; the sentence offers modes that do.
     """
-    modes = tuple(check_whole(f"a mode of {name}", mode) for mode in modes)
+    modes = tuple(check_whole(f"a mode of {name}", mode) for mode in _as_tuple(name, modes, "modes"))
     if not modes:
-        raise ValueError(f"{name} is empty; give at least one mode, for example {(dimension,)}.")
+        raise ValueError(f"{name} is empty; give at least one mode, for example {(dimension or 2,)}.")
     if min(modes) < 1:
         raise ValueError(f"{name}={modes} holds a mode below 1; modes are at least 1.")
-    if math.prod(modes) != dimension:
+    if dimension is not None and math.prod(modes) != dimension:
         raise ValueError(
             f"{name}={modes} multiply to {math.prod(modes)}, not to {dimension}; "
             f"modes that fit: {balanced_modes(dimension, len(modes))}."
@@ -216,6 +244,8 @@ def check_ranks(ranks: int | Sequence[int], modes: Sequence[int]) -> tuple[int, 
         (12, 30, 30, 30, 12)
     """
     limits = bond_limits(modes)
+    if isinstance(ranks, str | torch.Tensor):
+        raise ValueError(f"ranks is {shown(ranks)}; it must be a whole number or a sequence of them.")
     if not isinstance(ranks, Iterable):
         ranks = check_whole("ranks", ranks)
         if ranks < 0:

@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from comera.modes import balanced_modes, check_whole, divisors
+from comera.compatibility.arguments import check_number
+from comera.modes import balanced_modes, check_size, divisors
 from comera.protocol import OutOfReach
 
 #: Ranks in the sequence in which :func:`solve_blocks` tries them.
@@ -44,8 +45,7 @@ class BTTShape:
 
     def __post_init__(self) -> None:
         for name in ("in_features", "out_features", "in_blocks", "out_blocks", "rank"):
-            if check_whole(name, getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+            check_size(name, getattr(self, name))
         for side in ("in", "out"):
             features, blocks = getattr(self, f"{side}_features"), getattr(self, f"{side}_blocks")
             if features % blocks:
@@ -132,12 +132,13 @@ def balanced_blocks(in_features: int, out_features: int, rank: int) -> BTTShape:
         >>> shape.in_blocks, shape.in_size, shape.out_blocks, shape.out_size
         (24, 32, 48, 64)
     """
+    in_features, out_features = check_size("in_features", in_features), check_size("out_features", out_features)
+    rank = check_size("rank", rank)
     in_size, in_blocks = balanced_modes(in_features, 2)
     out_size, out_blocks = balanced_modes(out_features, 2)
     return BTTShape(in_features, out_features, in_blocks, out_blocks, min(rank, in_size, out_size))
 
 
-@functools.lru_cache(maxsize=1024)
 def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | None = None) -> BTTShape:
     """Find blocks with which the cores have ``ratio`` times fewer entries than the dense weight.
 
@@ -158,10 +159,15 @@ def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | 
         >>> shape.in_blocks, shape.out_blocks, shape.rank, shape.ratio
         (8, 32, 2, 4.0)
     """
-    if not (isinstance(ratio, int | float) and math.isfinite(ratio) and ratio > 0):
-        raise ValueError(f"ratio is {ratio!r}; it must be a finite number above 0.")
-    if rank is not None and check_whole("rank", rank) < 1:
-        raise ValueError(f"rank is {rank}; it must be at least 1.")
+    in_features, out_features = check_size("in_features", in_features), check_size("out_features", out_features)
+    ratio = check_number("ratio", ratio, "a finite number above 0", lambda value: value > 0)
+    if rank is not None:
+        rank = check_size("rank", rank)
+    return _solve_blocks(in_features, out_features, ratio, rank)
+
+
+@functools.lru_cache(maxsize=1024)
+def _solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | None) -> BTTShape:
     found: list[tuple[float, BTTShape]] = []
     for each in RANKS if rank is None else (rank,):
         candidates = _near(in_features, out_features, each, ratio)

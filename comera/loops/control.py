@@ -41,6 +41,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from comera.adaptation.closing import LATE_VARIANTS, LEAST, Closing, LateVariant, Order, least_size
+from comera.compatibility.arguments import check_module, check_number, check_optimizer
 from comera.compatibility.optimizer_states import check_states, unwrapped
 from comera.layers import RANKS, TensorTrainLayer
 from comera.loops.dummy_step import FilledStates, is_dummy_step
@@ -118,8 +119,9 @@ class RankPlan:
             raise ValueError("late_steps and a target, size_target or parameters, go together: give both or neither.")
         if not self.early_steps + self.late_steps:
             raise ValueError("early_steps and late_steps are 0, so the plan has no step; give one of them a length.")
-        if not 0 <= self.recovery < 1:
-            raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
+        check_number("recovery", self.recovery, "0 or more, and below 1", lambda value: 0 <= value < 1)
+        if not isinstance(self.may_close_layers, bool):
+            raise ValueError(f"may_close_layers is {self.may_close_layers!r}; allowed: True, False.")
         for name, value, allowed in (
             ("of", self.of, ("present", "start")),
             ("variant", self.variant, LATE_VARIANTS),
@@ -462,6 +464,8 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
     """
     if not isinstance(plan, RankPlan):
         raise ValueError(f"plan is a {type(plan).__name__}; give a comera.RankPlan.")
+    check_module(model)
+    check_optimizer(optimizer)
     optimizer = unwrapped(optimizer)
     layers = tensorized_layers(model)
     if not layers:
