@@ -50,7 +50,7 @@ def nothing_runs(monkeypatch):
         ("experiment=fig1 ~model", "model"),
         ("experiment=fig1 batch_size=[2", "batch_size=[2"),
         ("experiment=fig1 =4", "=4"),
-        ("experiment=fig1 methods=[{'comera:orthogonal':{ranks:4}}]", r"{a\:b: {c: 1}}"),
+        ("experiment=fig1 methods=[{comera:orthogonal:{ranks:4}}]", r"{a\:b: {c: 1}}"),
         ("experiment=fig1 --batch_size 4", "--batch_size"),
         ("experiment=fig1 seed=${sed}", "sed"),
         ("experiment=fig1 data_folder=/no/such/folder", "/no/such/folder"),
