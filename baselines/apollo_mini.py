@@ -6,7 +6,8 @@ on its shorter side and n on the other:
 * a random vector p, of m draws from N(0, 1), projects it: r = pᵀG, (n,);
 * Adam's moments are kept of r alone; they turn it into the direction d;
 * the update is the gradient itself, scaled: ``weight -= lr · √scale · (‖d‖ / ‖r‖) · G``;
-* an update may be at most ``growth`` times as long as the one before it.
+* an update may be at most ``growth`` times as long as the one before it, unless that one was zero: a matrix behind one
+  that starts at zero has a first gradient of zero.
 
 Moments thus have n numbers in the place of two of the weight's size. The vector p is drawn anew every ``update_gap``
 steps from a seed that follows from the step and the weight's place, so it is never stored. Every other parameter is
@@ -115,8 +116,8 @@ class ApolloMini(torch.optim.Optimizer):
         direction = mean / square.sqrt_().add_(group["eps"])
         factor = settings.scale**0.5 * direction.norm() / (projected.norm() + group["eps"])
         length = factor * torch.linalg.vector_norm(gradient, dtype=torch.float32)
-        if "length" in state:
-            over = (length / (state["length"] + group["eps"]) / settings.growth).clamp_min_(1.0)
+        if (last := state.get("length")) is not None:
+            over = (length / last / settings.growth).nan_to_num_(1.0, posinf=1.0).clamp_min_(1.0)
             factor, length = factor / over, length / over
         state["length"] = length
         weight.addcmul_(gradient, factor.to(gradient.dtype), value=-group["lr"])

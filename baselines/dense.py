@@ -378,7 +378,8 @@ class SparseTables(Dense):
         others, lr = parameters_apart(model, tables), self.settings.lr
         lr_tables = self.settings.lr_tables or lr
         if self.variant == "sgd":
-            return JoinedOptimizer(torch.optim.SGD(tables, lr=lr_tables), torch.optim.SGD(others, lr=lr, fused=True))
+            rest = torch.optim.SGD([{"params": others}], lr=lr, fused=True)  # a group, since it may be empty
+            return JoinedOptimizer(torch.optim.SGD([{"params": tables}], lr=lr_tables), rest)
         kind = RowWiseAdagrad if self.variant == "row_wise" else torch.optim.SparseAdam
         return JoinedOptimizer(kind([{"params": tables}], lr=lr_tables), fused_adamw((others, lr)))
 

@@ -4,7 +4,11 @@ Source: arXiv 2403.03507, run by its own package, galore-torch 1.0. A weight of 
 from the SVD of its gradient, (R, N) where M ≥ N and (M, R) where M < N, renewed every ``update_gap`` steps. Its moments
 have the shape of the projected gradient, (M, R) or (R, N); Adam's direction is projected back and scaled.
 
-What is ours: one optimizer joins the package's AdamW (projected weights) with torch's fused AdamW (all other
+The package takes its first basis from the first gradient. That of a matrix behind one that starts at zero is zero, and
+would give unit vectors until the next renewal. Here the first basis comes from the first gradient that is not zero, and
+a renewal that falls on a gradient of zero is left out.
+
+What else is ours: one optimizer joins the package's AdamW (projected weights) with torch's fused AdamW (all other
 parameters), saves its state as tensors and JSON values, and keeps projection matrices at their own size. The package
 leaves each as a view into its full SVD factor, which would hold N·min(M, N) numbers instead of R·N.
 
@@ -22,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from baselines._arm import (
     JoinedOptimizer,
@@ -79,15 +84,24 @@ class Projection:
         self.hyperparameters = dict(hyperparameters)
         self._projector = _package().galore_projector.GaLoreProjector(**self.hyperparameters)
         self._projector.ortho_matrix = matrix
+        self._has_basis = matrix is not None and not _is_zero(matrix)
 
     @property
     def matrix(self) -> torch.Tensor | None:
-        """The orthogonal matrix, (R, N) or (M, R); None before the first step."""
+        """The orthogonal matrix, (R, N) or (M, R); None before the first gradient, zeros while all have been zero."""
         return self._projector.ortho_matrix
 
     def project(self, gradient: torch.Tensor, step: int) -> torch.Tensor:
-        """Project ``gradient``, renewing the matrix first where ``step`` asks for it."""
+        """Project ``gradient``, renewing the matrix first where ``step`` asks for it and the gradient is not zero."""
         before = self.matrix
+        due = not self._has_basis or step % self.hyperparameters["update_proj_gap"] == 0
+        if due and _is_zero(gradient):
+            (rows, columns), rank = gradient.shape, self.hyperparameters["rank"]
+            if before is None:
+                self._projector.ortho_matrix = gradient.new_zeros((rank, columns) if rows >= columns else (rows, rank))
+            return gradient.new_zeros((rows, rank) if rows >= columns else (rank, columns))
+        if not self._has_basis:
+            self._projector.ortho_matrix, self._has_basis = None, True
         projected = self._projector.project(gradient, step)
         if self.matrix is not None and self.matrix is not before:
             self._projector.ortho_matrix = self.matrix.clone(memory_format=torch.contiguous_format)
@@ -103,6 +117,11 @@ class Projection:
         rank = self.hyperparameters["rank"]
         matrix = self._projector.get_orthogonal_matrix(gradient, rank, type=side)
         return matrix.clone(memory_format=torch.contiguous_format)
+
+
+def _is_zero(tensor: torch.Tensor) -> bool:
+    """Return whether all entries are zero; False for a tensor without entries, as in a prediction of memory."""
+    return not isinstance(tensor, FakeTensor) and not bool(tensor.any())
 
 
 class GaLoreWithFusedAdamW(JoinedOptimizer):

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_optimizer
 from comera.protocol import Batch
 
 #: Steps that run uncaptured first, as many as torch's own captures take.
@@ -246,6 +247,7 @@ def make_capturable(optimizer: torch.optim.Optimizer) -> None:
         >>> optimizer.param_groups[0]["capturable"]
         True
     """
+    check_optimizer(optimizer)
     for group in optimizer.param_groups:
         if "capturable" not in group:
             continue

@@ -25,6 +25,7 @@ from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
 from comera.lowprec.products import FP8, thin_linear
+from comera.modes import check_size, check_whole
 from comera.protocol import scale_of
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
 from comera.tensor_train import (
@@ -45,6 +46,9 @@ from comera.tensor_train import (
 #: The registered name of ``diagonals``. Weight decay would close ranks whatever they do for the loss, and the rules
 #: that choose what to decay go by names and by dimensions: all of them pass over a vector with ``bias`` in its name.
 DIAGONALS = "diagonals_bias"
+
+#: The key of the ranks of all layers, one after another, in the state dict of a model under rank control.
+RANKS = "comera_ranks"
 
 
 class TensorTrainLayer(nn.Module):
@@ -93,7 +97,13 @@ class TensorTrainLayer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool, *lists: Any
     ) -> None:
-        """Load as any module does, but accept the diagonals' former name and describe errors in sentences."""
+        """Load as any module does, but accept the diagonals' former name and describe errors in sentences.
+
+        A state dict that was saved under rank control also has the ranks. A model under control takes them up; any
+        other has had them by :func:`comera.set_ranks`, so that they are no unexpected key.
+        """
+        unexpected = lists[-2]
+        unexpected[:] = [key for key in unexpected if key.rpartition(".")[2] != RANKS]
         if f"{prefix}diagonals" in state_dict:
             state_dict[prefix + DIAGONALS] = state_dict.pop(f"{prefix}diagonals")
         given, errors = state_dict.get(f"{prefix}packed_cores"), lists[-1]
@@ -411,7 +421,9 @@ class TTMEmbedding(TensorTrainLayer):
         super().__init__()
         if lookup not in VARIANTS:
             raise ValueError(f"lookup is {lookup!r}; allowed: {', '.join(VARIANTS)}.")
+        num_embeddings = check_size("num_embeddings", num_embeddings)
         if padding_idx is not None:
+            padding_idx = check_whole("padding_idx", padding_idx)
             if not -num_embeddings <= padding_idx < num_embeddings:
                 raise ValueError(f"padding_idx is {padding_idx}; it must lie within num_embeddings={num_embeddings}.")
             padding_idx %= num_embeddings
@@ -572,7 +584,8 @@ class TTMEmbeddingBag(TTMEmbedding):
         if input.dim() == 2:
             if offsets is not None:
                 raise ValueError("offsets go with an input of one dimension; rows of one with two are bags already.")
-            return torch.arange(len(input) + 1, device=input.device) * input.shape[1]
+            bags = input.shape[0]  # len() would fix the number in an export
+            return torch.arange(bags + 1, device=input.device) * input.shape[1]
         if input.dim() != 1:
             raise ValueError(f"input has {input.dim()} dimensions; expected 1 with offsets, or 2.")
         if offsets is None or offsets.dim() != 1:
@@ -582,7 +595,7 @@ class TTMEmbeddingBag(TTMEmbedding):
             if not len(offsets):
                 raise ValueError("offsets are empty; with include_last_offset they hold at least where the last ends.")
             return offsets
-        return F.pad(offsets, (0, 1), value=len(input))
+        return torch.cat([offsets, offsets.new_full((1,), input.shape[0])])
 
     def extra_repr(self) -> str:
         last = ", include_last_offset=True" if self.include_last_offset else ""

@@ -6,35 +6,137 @@ Between two neighbouring cores lies a bond; its rank can be no larger than the p
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from comera.compatibility.arguments import shown
 
 
 def check_whole(name: str, value: object) -> int:
-    """Return a whole number as an int; raise ValueError for anything else, 2.0 included."""
+    """Return a whole number as an int; raise ValueError for anything else, 2.0 and True included."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        if not isinstance(value, bool | torch.Tensor):
+            return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number.") from None
+        pass
+    raise ValueError(f"{name} is {shown(value)}; it must be a whole number.")
 
 
-def _factorizations(number: int, parts: int, smallest: int = 1) -> Iterator[tuple[int, ...]]:
-    """Return all ways to write ``number`` as a product of ``parts`` non-decreasing factors from ``smallest`` up."""
-    if parts == 1:
-        if number >= smallest:
-            yield (number,)
-        return
-    factor = smallest
-    while factor**parts <= number:
-        if number % factor == 0:
-            for rest in _factorizations(number // factor, parts - 1, factor):
-                yield (factor, *rest)
-        factor += 1
+def check_size(name: str, value: object) -> int:
+    """Return a whole number from 1 up as an int; raise ValueError for anything else."""
+    if (size := check_whole(name, value)) < 1:
+        raise ValueError(f"{name} is {size}; it must be at least 1.")
+    return size
 
 
-@functools.cache
+def _as_tuple(name: str, values: object, of: str) -> tuple[object, ...]:
+    """Return the values of a sequence; raise ValueError for a string, a tensor, or what cannot be iterated over."""
+    if isinstance(values, str | torch.Tensor) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} is {shown(values)}; it must be a sequence of {of}.")
+    return tuple(values)
+
+
+@functools.lru_cache(maxsize=4096)
+def prime_factors(number: int) -> tuple[int, ...]:
+    """Return the prime factors of a whole number from 1 up, in ascending order, each as often as it divides.
+
+    Small factors by division, large ones by Pollard's rho, so that numbers of 20 digits take milliseconds.
+
+    Example:
+        >>> prime_factors(768), prime_factors(1), prime_factors(2**61 - 1)
+        ((2, 2, 2, 2, 2, 2, 2, 2, 3), (), (2305843009213693951,))
+    """
+    found: list[int] = []
+    for small in (2, *range(3, 1000, 2)):
+        while number % small == 0:
+            found.append(small)
+            number //= small
+    pending = [number] if number > 1 else []
+    while pending:
+        each = pending.pop()
+        if _is_prime(each):
+            found.append(each)
+        else:
+            factor = _factor_of(each)
+            pending += [factor, each // factor]
+    return tuple(sorted(found))
+
+
+def _is_prime(number: int) -> bool:
+    """Return whether a number without a factor below 1000 is prime, by the test of Miller and Rabin."""
+    if number < 10**6:
+        return True
+    odd, twos = number - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37):  # enough below 3e24
+        x = pow(base, odd, number)
+        if x not in (1, number - 1) and all((x := x * x % number) != number - 1 for _ in range(twos - 1)):
+            return False
+    return True
+
+
+def _factor_of(number: int) -> int:
+    """Return a factor of an odd composite number, by Pollard's rho."""
+    for shift in itertools.count(1):
+        slow = fast = 2
+        factor = 1
+        while factor == 1:
+            slow = (slow * slow + shift) % number
+            fast = (fast * fast + shift) % number
+            fast = (fast * fast + shift) % number
+            factor = math.gcd(slow - fast, number)
+        if factor != number:
+            return factor
+    raise AssertionError
+
+
+@functools.lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a whole number from 1 up, in ascending order.
+
+    Example:
+        >>> divisors(12)
+        (1, 2, 3, 4, 6, 12)
+    """
+    found = {1}
+    for prime in prime_factors(number):
+        found |= {each * prime for each in found}
+    return tuple(sorted(found))
+
+
+def _least_sum(number: int, parts: int) -> tuple[int, ...]:
+    """Return the factors of a number, descending, with the least sum; of several, with the least first factors."""
+    best: list[tuple[int, tuple[int, ...]]] = []
+
+    def search(rest: int, parts: int, largest: int, chosen: tuple[int, ...]) -> None:
+        """Choose factors from the largest down; what is left is at least as large as that many equal factors."""
+        if best and sum(chosen) + parts * rest ** (1 / parts) > best[0][0] + 1e-6 * rest ** (1 / parts):
+            return
+        if parts == 1:
+            if rest <= largest:
+                best[:] = [min([*best, (sum(chosen) + rest, (*chosen, rest))])]
+            return
+        choices = divisors(rest)
+        root = bisect.bisect_left(choices, math.floor(rest ** (1 / parts) * (1 - 1e-9)))
+        for factor in choices[root:]:
+            if factor > largest or (best and sum(chosen) + factor + parts - 1 > best[0][0]):
+                return
+            rooted = (parts - 1) * (rest // factor) ** (1 / (parts - 1))
+            if best and sum(chosen) + factor + rooted > best[0][0] * (1 + 1e-9):
+                return
+            search(rest // factor, parts - 1, factor, (*chosen, factor))
+
+    search(number, parts, number, ())
+    return best[0][1]
+
+
 def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
     """Factor ``dimension`` into ``order`` modes that are as equal as possible, largest first.
 
@@ -53,11 +155,17 @@ def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
     dimension, order = check_whole("dimension", dimension), check_whole("order", order)
     if dimension < 1 or order < 1:
         raise ValueError(f"dimension and order must be at least 1, got dimension={dimension} and order={order}.")
-    best = min(_factorizations(dimension, order), key=lambda modes: (sum(modes), modes[::-1]))
-    return best[::-1]
+    return _balanced_modes(dimension, order)
 
 
 @functools.cache
+def _balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
+    primes = prime_factors(dimension)
+    if order >= len(primes):
+        return primes[::-1] + (1,) * (order - len(primes))
+    return _least_sum(dimension, order)
+
+
 def padded_modes(size: int, order: int) -> tuple[int, ...]:
     """Return modes whose product is at least ``size``, for a table whose rows may be padded; largest first.
 
@@ -73,6 +181,11 @@ def padded_modes(size: int, order: int) -> tuple[int, ...]:
     size, order = check_whole("size", size), check_whole("order", order)
     if size < 1 or order < 1:
         raise ValueError(f"size and order must be at least 1, got size={size} and order={order}.")
+    return _padded_modes(size, order)
+
+
+@functools.cache
+def _padded_modes(size: int, order: int) -> tuple[int, ...]:
     modes: list[int] = []
     remaining = size
     for parts in range(order, 0, -1):
@@ -86,18 +199,18 @@ def padded_modes(size: int, order: int) -> tuple[int, ...]:
     return tuple(sorted(modes, reverse=True))
 
 
-def check_modes(name: str, modes: Sequence[int], dimension: int) -> tuple[int, ...]:
-    """Return ``modes`` as a tuple if they are positive and their product is ``dimension``.
+def check_modes(name: str, modes: Sequence[int], dimension: int | None) -> tuple[int, ...]:
+    """Return ``modes`` as a tuple if they are positive and their product is ``dimension``, or any number with None.
 
     Raises:
         ValueError: they do not fit; the sentence offers modes that do.
     """
-    modes = tuple(check_whole(f"a mode of {name}", mode) for mode in modes)
+    modes = tuple(check_whole(f"a mode of {name}", mode) for mode in _as_tuple(name, modes, "modes"))
     if not modes:
-        raise ValueError(f"{name} is empty; give at least one mode, for example {(dimension,)}.")
+        raise ValueError(f"{name} is empty; give at least one mode, for example {(dimension or 2,)}.")
     if min(modes) < 1:
         raise ValueError(f"{name}={modes} holds a mode below 1; modes are at least 1.")
-    if math.prod(modes) != dimension:
+    if dimension is not None and math.prod(modes) != dimension:
         raise ValueError(
             f"{name}={modes} multiply to {math.prod(modes)}, not to {dimension}; "
             f"modes that fit: {balanced_modes(dimension, len(modes))}."
@@ -131,6 +244,8 @@ def check_ranks(ranks: int | Sequence[int], modes: Sequence[int]) -> tuple[int, 
         (12, 30, 30, 30, 12)
     """
     limits = bond_limits(modes)
+    if isinstance(ranks, str | torch.Tensor):
+        raise ValueError(f"ranks is {shown(ranks)}; it must be a whole number or a sequence of them.")
     if not isinstance(ranks, Iterable):
         ranks = check_whole("ranks", ranks)
         if ranks < 0:

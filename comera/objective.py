@@ -16,7 +16,6 @@ tensorized size, the one before any rank was cut, so that they live on the scale
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,9 +24,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_module, check_number, check_scalar
 from comera.compatibility.distributed import whole
 from comera.compatibility.optimizer_states import held_by, living_optimizers
 from comera.layers import TensorTrainLayer
+from comera.modes import check_whole
 from comera.rank_control import chain_size
 
 ObjectiveVariant = Literal["paper", "released"]
@@ -44,6 +45,7 @@ RANK_REACH = 2.0
 
 def tensorized_layers(model: nn.Module) -> list[TensorTrainLayer]:
     """Return the TT and TTM layers of a model; of those that share their cores, the first."""
+    check_module(model)
     layers = [module for module in model.modules() if isinstance(module, TensorTrainLayer)]
     by_cores = {layer.packed_cores: layer for layer in reversed(layers)}
     return [layer for layer in layers if by_cores[layer.packed_cores] is layer]
@@ -128,6 +130,8 @@ class ModelSize:
     """
 
     def __init__(self, model: nn.Module, full: int | None = None) -> None:
+        if full is not None:
+            check_number("full", check_whole("full", full), "0 or more", lambda value: value >= 0)
         self.layers = tensorized_layers(model)
         self.full = full_size(self.layers) if full is None else full
         self._indexed: list[Any] = []
@@ -285,8 +289,7 @@ def late_stage_without_effect(model: nn.Module) -> str | None:
 
 def check_weight(name: str, value: float) -> None:
     """Raise ValueError unless a weight or a rate is a finite number, 0 or more."""
-    if not 0 <= value < math.inf:  # false for NaN
-        raise ValueError(f"{name} is {value}; it must be 0 or more, and finite.")
+    check_number(name, value, "0 or more, and finite", lambda number: number >= 0)
 
 
 class _Stage:
@@ -387,6 +390,7 @@ class EarlyStage(_Stage):
 
     def __call__(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
         """Return the scalar to differentiate, from the task loss L."""
+        check_scalar("task_loss", task_loss)
         begins = self._size is None
         size = self.size(model)
         if not size.layers:
@@ -447,15 +451,15 @@ class LateStage(_Stage):
         full: int | None = None,
     ) -> None:
         super().__init__(variant, full, loss_weight=loss_weight, size_weight=size_weight, rho=rho, beta=beta)
-        if not 0 < size_target <= 1:
-            raise ValueError(f"size_target is {size_target}; it must lie above 0 and be at most 1.")
-        if loss_target is not None and not math.isfinite(loss_target):
-            raise ValueError(f"loss_target is {loss_target}; it must be a finite number or None.")
+        check_number("size_target", size_target, "a number above 0, at most 1", lambda value: 0 < value <= 1)
+        if loss_target is not None:
+            check_number("loss_target", loss_target, "a finite number or None")
         self.size_target, self.loss_target = size_target, loss_target
         self.loss_weight, self.size_weight, self.rho, self.beta = loss_weight, size_weight, rho, beta
 
     def __call__(self, task_loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
         """Return the scalar to differentiate, from the task loss L. Nothing here waits for the device."""
+        check_scalar("task_loss", task_loss)
         begins = self._size is None
         size = self.size(model)
         if not size.layers:

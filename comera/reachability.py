@@ -34,6 +34,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from comera.compatibility.arguments import check_callable, check_module
 from comera.layers import TensorTrainLayer, TiedTTMLinear
 from comera.truncation import layers_by_cores, refuse_distributed_layers
 
@@ -199,6 +200,8 @@ def drop_unreachable(model: nn.Module, loss: Callable[[nn.Module], Any]) -> list
         >>> truncate(model)["0"].after
         (0, 0, 0)
     """
+    check_module(model)
+    check_callable("loss", loss, "lambda model: model(x).mean()")
     chains: Chains = {layers[0].packed_cores: layers for layers in layers_by_cores(model)}
     refuse_distributed_layers("drop_unreachable", [layers[0] for layers in chains.values()], resizes=False)
     if not any(_is_closed(layers[0]) for layers in chains.values()):

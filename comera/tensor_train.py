@@ -24,7 +24,7 @@ from typing import Literal, Self, get_args
 import torch
 from torch import nn
 
-from comera.modes import check_modes, check_ranks, check_whole
+from comera.modes import check_modes, check_ranks, check_size
 
 #: How the cores of a TT matrix are drawn.
 Init = Literal["normal", "orthogonal", "spectral"]
@@ -66,6 +66,7 @@ class TTShape:
         out_modes: Sequence[int],
         ranks: int | Sequence[int],
     ) -> None:
+        in_features, out_features = check_size("in_features", in_features), check_size("out_features", out_features)
         in_modes = check_modes("in_modes", in_modes, in_features)
         out_modes = check_modes("out_modes", out_modes, out_features)
         if len(in_modes) != len(out_modes):
@@ -131,9 +132,10 @@ class TTMShape:
         column_modes: Sequence[int],
         ranks: int | Sequence[int],
     ) -> None:
-        row_modes = tuple(check_whole("a mode of row_modes", mode) for mode in row_modes)
+        num_embeddings = check_size("num_embeddings", num_embeddings)
+        embedding_dim = check_size("embedding_dim", embedding_dim)
+        row_modes = check_modes("row_modes", row_modes, None)
         padded_rows = math.prod(row_modes)
-        row_modes = check_modes("row_modes", row_modes, padded_rows)
         if padded_rows < num_embeddings:
             raise ValueError(
                 f"row_modes={row_modes} multiply to {padded_rows}, fewer than num_embeddings={num_embeddings}; "
@@ -343,9 +345,24 @@ def tt_round(cores: Sequence[torch.Tensor], ranks: int | Sequence[int]) -> Decom
     return Decomposition(work, math.sqrt(discarded))
 
 
+def shared_out(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the factors by which two sides of a decomposition share singular values: the root of each for both.
+
+    Where a value is zero, up to rounding, the first side gets 1, so that its vectors stay orthonormal, as in TT-SVD.
+    With both sides zero no gradient would reach either.
+
+    Example:
+        >>> shared_out(torch.tensor([4.0, 0.0]))
+        (tensor([2., 1.]), tensor([2., 0.]))
+    """
+    least = values.amax() * torch.finfo(values.dtype).eps if values.numel() else 0.0
+    first = torch.where(values > least, values.sqrt(), 1.0)
+    return first, values / first
+
+
 def check_init(init: str) -> Init:
     """Return ``init`` if it names a way to draw cores; else raise ValueError with a sentence."""
-    if found := next((known for known in get_args(Init) if known == init), None):
+    if isinstance(init, str) and (found := next((known for known in get_args(Init) if known == init), None)):
         return found
     raise ValueError(f"init is {init!r}; allowed: {', '.join(get_args(Init))}.")
 

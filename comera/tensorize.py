@@ -9,7 +9,9 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
+from comera.compatibility.arguments import check_mapping, check_module, shown
 from comera.compatibility.attention import PROJECTIONS, split_attention
 from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.hugging_face import is_conv1d, is_linear
@@ -111,12 +113,17 @@ def tensorize(
         >>> tensorize(model, {"0": TTM(ranks=8), "1": TT(ranks=8, order=2)})[1].shape.parameter_count
         1184
     """
-    if start not in ("scratch", "weights"):
-        raise ValueError(f"start is {start!r}; allowed: scratch, weights.")
+    check_module(model)
+    if not isinstance(start, str) or start not in ("scratch", "weights"):
+        raise ValueError(f"start is {shown(start)}; allowed: scratch, weights.")
+    if fp8 is not None and not isinstance(fp8, FP8):
+        raise ValueError(f"fp8 is {shown(fp8)}; it must be a comera.lowprec.FP8 or None.")
     check_recompute(recompute)
     if isinstance(plan, str) and plan != "auto":
         raise ValueError(f'plan is {plan!r}; give what is to become of layers by their names, or "auto".')
     automatic = isinstance(plan, str)
+    if not isinstance(plan, str):
+        _check_plan(plan)
     if automatic != (ratio is not None):
         raise ValueError('ratio goes with plan="auto"; give both or neither.')
     tie_as_declared(model)
@@ -144,6 +151,16 @@ def tensorize(
     if automatic:
         print(summary(root), *sentences(left), sep="\n")
     return root
+
+
+def _check_plan(plan: object) -> None:
+    """Raise ValueError unless a plan gives each pattern a specification or None."""
+    for pattern, spec in check_mapping("plan", plan, "patterns of names, with a TT, BTT, TTM or None each").items():
+        if spec is not None and not isinstance(spec, TT | BTT | TTM):
+            hint = f", such as comera.{spec.__name__}()" if isinstance(spec, type) and spec in (TT, BTT, TTM) else ""
+            raise ValueError(
+                f"plan pattern {pattern!r} gives {shown(spec)}; allowed: a comera.TT, BTT or TTM, or None{hint}."
+            )
 
 
 def _fits_projections(plan: Mapping[str, TT | BTT | TTM | None]) -> Callable[[str], bool]:
@@ -174,7 +191,8 @@ def _replace(
         fits = [module for module, known in names.items() if any(fnmatch.fnmatchcase(n, pattern) for n in known)]
         if not fits:
             raise ValueError(
-                f"plan pattern {pattern!r} fits no nn.Linear, Conv1D, nn.Embedding or nn.EmbeddingBag of the model."
+                f"plan pattern {pattern!r} fits no nn.Linear, Conv1D, nn.Embedding or nn.EmbeddingBag of the model"
+                f"{_instead(model, pattern)}."
             )
         for module in fits:
             if module in chosen:
@@ -191,6 +209,8 @@ def _replace(
                     f"{names[module][0]!r}: comera.{other.__name__}() to tensorize it."
                 )
             _refuse_unusual(names[module][0], module, f"plan pattern {pattern!r} fits")
+            if start == "weights":
+                _refuse_undecomposable(names[module][0], module.weight)
 
     _refuse_transposed_sharing(names, {module.weight for module, spec in chosen.items() if spec})
     refuse_distributed("tensorize", {module.weight: module.weight.numel() for module, spec in chosen.items() if spec})
@@ -238,6 +258,26 @@ def _replace(
         elif sum(isinstance(new, TTLinear) for new in replacements.values()) > 1:
             JointMerging(model, tt_layers(model), siblings_in(model))
     return root
+
+
+def _instead(model: nn.Module, pattern: str) -> str:
+    """Name a layer that a pattern without effect fits: one that is tensorized already, or a convolution."""
+    for name, module in model.named_modules(remove_duplicate=False):
+        if not fnmatch.fnmatchcase(name, pattern):
+            continue
+        if isinstance(module, TTLinear | BTTLinear | TTMEmbedding):
+            return f"; it fits {name or 'the model itself'}, which is tensorized already"
+        if isinstance(module, _ConvNd):
+            return f"; it fits {name or 'the model itself'}, and {type(module).__name__} is not supported"
+    return ""
+
+
+def _refuse_undecomposable(name: str, weight: torch.Tensor) -> None:
+    """Raise ValueError over a weight without entries, or with some that are not finite."""
+    if weight.is_meta:
+        raise ValueError(f'{name} is on the meta device, so it has no weight for start="weights"; load it first.')
+    if not bool(weight.isfinite().all()):
+        raise ValueError(f'{name} has entries that are not finite; start="weights" needs finite weights.')
 
 
 def _refuse_transposed_sharing(names: Mapping[Dense, Sequence[str]], weights: set[torch.Tensor]) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from comera.adaptation.closing import LATE_VARIANTS, Closing, LateVariant, Order
 from comera.adaptation.recompression import recompress
+from comera.compatibility.arguments import check_module, check_number
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer
 from comera.lookup import VARIANTS as LOOKUPS
@@ -186,6 +187,10 @@ def parameter_groups(
         >>> [(group["name"], group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
         [('cores', 0.003, 0.01), ('ranks', 0.001, 0.0), ('dense', 0.001, 0.01)]
     """
+    check_module(model)
+    for name, rate in (("lr_cores", lr_cores), ("lr_ranks", lr_ranks), ("lr_dense", lr_dense)):
+        if rate is not None:
+            check_number(name, rate, "0 or more, and finite", lambda value: value >= 0)
     if rank_steps is not None:
         if lr_ranks is not None:
             raise ValueError("lr_ranks and rank_steps both give the rate of the rank entries; give one of them.")

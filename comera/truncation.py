@@ -9,7 +9,6 @@ masks: its cores keep their shapes and nothing is saved.
 from __future__ import annotations
 
 import bisect
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_mapping, check_module, check_number, check_optimizer
 from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.optimizer_states import check_states, warn_of_uncut_states
 from comera.layers import TensorTrainLayer
@@ -80,6 +80,9 @@ def truncate(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
         >>> truncate(nn.Sequential(layer)), layer.packed_cores.numel()
         ({'0': Cut(before=(2, 2, 2), after=(1, 2, 2))}, 36)
     """
+    check_module(model)
+    if optimizer is not None:
+        check_optimizer(optimizer)
     if reason := late_stage_without_effect(model) or early_stage_without_effect(model):
         warnings.warn(reason, stacklevel=3)  # behind the decorator
     cut, before = _to_be_cut(model), ranks_of(model)
@@ -121,14 +124,14 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
 
     Args:
         model: a tensorized model.
-        size_target: S0, the fraction of ``full`` to reach, 0 or more.
+        size_target: S0, the fraction of ``full`` to reach, above 0.
         full: core entries that count as 1; those at the present shapes if None.
 
     Returns:
         Whether anything was closed. Truncate at once, or the optimizer's momentum may open ranks again.
 
     Raises:
-        ValueError: a target below 0 or not finite, or parameters that are sharded over processes.
+        ValueError: a target that is not above 0 or not finite, or parameters that are sharded over processes.
 
     Example:
         >>> from comera import TTLinear
@@ -137,8 +140,8 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
         >>> close_smallest(layer, 0.5), layer.active_ranks()
         (True, (2,))
     """
-    if not 0 <= size_target < math.inf:
-        raise ValueError(f"size_target is {size_target}; it must be 0 or more, and finite.")
+    check_module(model)
+    check_number("size_target", size_target, "a finite number above 0", lambda value: value > 0)
     size = ModelSize(model, full)
     refuse_distributed_layers("close_smallest", size.layers, resizes=False)
     if size.exact() <= size_target:
@@ -165,6 +168,7 @@ def ranks_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
         >>> ranks_of(tensorize(nn.Sequential(nn.Linear(16, 16)), {"0": TT(ranks=2, order=2)}))
         {'0': (2, 2, 2)}
     """
+    check_module(model)
     chosen = set(tensorized_layers(model))
     return {name: module.shape.ranks for name, module in model.named_modules() if module in chosen}
 
@@ -190,6 +194,8 @@ def set_ranks(model: nn.Module, ranks: Mapping[str, Sequence[int]]) -> None:
         >>> ranks_of(model)
         {'0': (1, 2, 1)}
     """
+    check_module(model)
+    check_mapping("ranks", ranks, "ranks by the names of layers, as comera.ranks_of returns it")
     refuse_distributed_layers("set_ranks", tensorized_layers(model))
     modules = dict(model.named_modules())
     by_cores = {layers[0].packed_cores: layers for layers in layers_by_cores(model)}

@@ -61,6 +61,7 @@ class Answer:
     device: Device  # with the memory that was asked for
     rows: tuple[AnswerRow, ...]  # in the order of the table
     evidence: Evidence | None  # the measured gaps, None without records
+    left_out: tuple[str, ...] = ()  # sentences on what of the configuration is not predicted
 
     @property
     def predicted(self) -> list[AnswerRow]:
@@ -120,7 +121,7 @@ def _serve(connection: Connection, question: Question, device: Device) -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     model = AdvisedModel(question.model, question.sequence_length, question.task)
-    facts = {"model": model.words.model, "blocks": model.blocks, "traced": model.depths}
+    facts = {"model": model.words.model, "blocks": model.blocks, "traced": model.depths, "left_out": model.left_out}
     connection.send(("done", ("model", facts | {"sequence_length": model.sequence_length})))
     for arm in question.arms:
         connection.send(("done", ("row", row_of(question, model, arm, device))))

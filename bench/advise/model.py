@@ -15,7 +15,7 @@ from torch import nn
 from bench.core.reading import loads, read_regular
 from bench.errors import ConfigError
 from bench.protocol import Role
-from bench.workloads.hugging_face import TASKS, HuggingFaceWorkload
+from bench.workloads.hugging_face import TASKS, HuggingFaceWorkload, text_part
 
 #: The longest pattern of blocks that is looked for, as of layers with and without a sliding window.
 _LONGEST_PATTERN = 8
@@ -38,9 +38,9 @@ class AdvisedModel(HuggingFaceWorkload):
     """
 
     def __init__(self, path: Path, sequence_length: int | None, task: str) -> None:
-        content = _content(path)
+        content = text_part(_content(path))
         chosen = task or task_of(content)
-        super().__init__(path, sequence_length or _positions(content), chosen)
+        super().__init__(path, sequence_length, chosen)
         self._shortened: dict[int, AdvisedModel] = {}
         own: dict[str, str] = getattr(type(self.config), "attribute_map", {})
         for name in _NEEDED:
@@ -186,9 +186,3 @@ def _content(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _positions(content: dict[str, Any]) -> int:
-    """As many positions as a model has, at most 2,048, which is also where it names none."""
-    given = content.get("max_position_embeddings", content.get("n_positions"))
-    return min(given, 2048) if isinstance(given, int) and given > 0 else 2048

@@ -97,6 +97,7 @@ def _notes(answer: Answer) -> list[str]:
     }
     kinds = {row.arm.kind for row in answer.rows}
     return [
+        *answer.left_out,
         f"Memory in GiB at the moment of the peak, part by part: {_moments(answer)}. A part that is 0 there, as "
         "gradients before the backward pass, is not 0 at other moments.",
         *(traced, times, gaps),
@@ -125,6 +126,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "blocks": answer.blocks,
         "batch_size": question.batch_size,
         "sequence_length": answer.sequence_length,
+        "notes": list(answer.left_out),
         "precision": question.precision,
         "device": answer.device.name,
         "room_bytes": round(answer.device.room_mib * _MIB),

@@ -15,6 +15,9 @@ from bench.errors import ConfigError, experiments, stop_with
 
 _QUOTES = "'\""
 
+#: A quoted key of a dictionary within a value: what comes before it, its quote, and the key.
+_QUOTED_KEY = re.compile(r"""([{,]\s*)(['"])([\w:@+./-]+)\2\s*:""")
+
 #: Settings that are paths: a ``~`` in front is the home folder, and Hydra would not read it.
 _PATHS = ("results", "data_folder")
 
@@ -84,8 +87,18 @@ def check_sweep(overrides: Sequence[Override]) -> None:
 
 
 def for_hydra(argument: str) -> str:
-    """Return ``key=value`` with the home folder in the place of a ``~`` in front of a path."""
+    r"""Return ``key=value`` as Hydra reads it.
+
+    The home folder takes the place of a ``~`` in front of a path. Keys that are quoted within the value, as in YAML and
+    JSON, lose their quotes, since Hydra takes none there.
+
+    >>> for_hydra("methods=[{'comera:lean': {'ranks': 4}}]")
+    'methods=[{comera\\:lean: {ranks: 4}}]'
+    """
     key, equals, value = argument.partition("=")
+    if value[:1] in ("[", "{"):
+        value = _QUOTED_KEY.sub(lambda found: found[1] + found[3].replace(":", r"\:") + ":", value)
+        argument = f"{key}{equals}{value}"
     if key in _PATHS and value.strip(_QUOTES).startswith("~"):
         return f"{key}{equals}'{user_path(key, value.strip(_QUOTES))}'"
     return argument

@@ -46,6 +46,12 @@ TASKS = {
     "masked": ("MaskedLM", "MASKED_LM"),
     "seq2seq": ("Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
 }
+#: The tokens of a row where the configuration allows more, or names no number.
+_MOST_TOKENS = 2048
+
+#: The part of a composite model that is a model of tokens.
+_TEXT = "text_config"
+
 _WORDS = {
     "classification": "sequence classification",
     "causal": "causal language model",
@@ -60,20 +66,21 @@ class HuggingFaceWorkload(BaseWorkload):
     """A model of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
 
     ``path`` is a Hugging Face ``config.json`` or a folder with one, ``task`` one of :data:`TASKS`, ``shapes`` the dense
-    model without data. Raises ConfigError: the package transformers is missing; the path is no such configuration; its
-    architecture lacks the task, has fewer positions than the sequence has tokens, or layers with experts.
+    model without data. Of a model of several parts, whose sizes stand in ``text_config``, that part is built. Without a
+    ``sequence_length`` a row has as many tokens as the model has positions, at most 2,048. ``left_out`` has a sentence
+    for what of the configuration is not predicted, with its key.
+
+    Raises ConfigError: the package transformers is missing; the path is no such configuration; its architecture lacks
+    the task, reads something else than tokens, has fewer positions than the sequence has tokens, or layers with
+    experts; it is that of a model that comera has tensorized.
     """
 
     name, Settings = "hugging_face", type(None)
     data_hash = ""
 
-    def __init__(self, path: Path, sequence_length: int, task: str = "classification") -> None:
+    def __init__(self, path: Path, sequence_length: int | None, task: str = "classification") -> None:
         self.path, self.dataset, self.task = path, "random tokens", task
-        self.sequence_length = sequence_length
-        self.config = _read(path, task)
-        positions = getattr(self.config, "max_position_embeddings", None)
-        if positions is not None and sequence_length > positions:
-            raise ConfigError(f"sequence_length is {sequence_length}; allowed: 1 to the {positions} of {path}.")
+        self.config, self.left_out = _read(path, task)
         self.config.use_cache = False  # keys and values for generation, which training has no use for
         if getattr(self.config, "pad_token_id", None) is None:  # decoders look for the last token that is none
             self.config.pad_token_id = 0
@@ -82,6 +89,10 @@ class HuggingFaceWorkload(BaseWorkload):
                 self.shapes = self.build()
         except Exception as error:  # whatever a wrong value makes of it there
             raise _refused(path, error) from None
+        positions = self._positions()
+        if sequence_length is not None and positions is not None and sequence_length > positions:
+            raise ConfigError(f"sequence_length is {sequence_length}; allowed: 1 to the {positions} of {path}.")
+        self.sequence_length = sequence_length or min(positions or _MOST_TOKENS, _MOST_TOKENS)
         experts = [name for name, _ in self.shapes.named_modules() if name.endswith("experts")]
         if experts:
             routed = f"which is a mixture of experts ({len(experts)} layers with experts, as {experts[0]})"
@@ -89,9 +100,21 @@ class HuggingFaceWorkload(BaseWorkload):
             raise _wrong(path, f"{routed}; {lacks}; allowed: models without experts")
         self.words = Words(f"{path} ({self.config.model_type}, {_WORDS[task]})")
 
+    def _positions(self) -> int | None:
+        """Return the tokens that a row can have; None where the configuration names no number.
+
+        A table of positions with a ``padding_idx``, as RoBERTa's, counts from the row behind that one.
+        """
+        given = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
+        for name, module in self.shapes.named_modules():
+            if "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                given = min(given or module.num_embeddings, module.num_embeddings - module.padding_idx - 1)
+        return given if isinstance(given, int) and given > 0 else None
+
     def notes(self) -> tuple[str, ...]:
         """Parts of a step that a prediction leaves out, in sentences."""
         return (
+            *self.left_out,
             *self._other_task(),
             f"Stays dense: {stays_dense(self)}; methods act on nn.Linear, as which Conv1D is built, and on the "
             "embedding of the input tokens.",
@@ -192,8 +215,18 @@ def stays_dense(workload: HuggingFaceWorkload) -> str:
     return ", ".join(f"{counts[kind]} {kind} ({size:,} weights)" for kind, size in sizes.most_common())
 
 
-def _read(path: Path, task: str) -> Any:
-    """Return the configuration as transformers has it."""
+def text_part(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a configuration that has the sizes of the text model: that of several parts, or all of it.
+
+    >>> text_part({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}})
+    {'model_type': 'gemma3_text'}
+    """
+    part = content.get(_TEXT)
+    return part if isinstance(part, dict) and isinstance(part.get("model_type"), str) else content
+
+
+def _read(path: Path, task: str) -> tuple[Any, tuple[str, ...]]:
+    """Return the configuration as transformers has it, and sentences on what of it is left out."""
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError("model=PATH needs the package transformers; install it: pip install transformers.")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
@@ -208,9 +241,17 @@ def _read(path: Path, task: str) -> Any:
         raise _wrong(path, f"which cannot be read ({error.strerror}); {wanted}") from None
     except (ValueError, RecursionError) as error:
         raise _wrong(path, f"which is not JSON ({error}); {wanted}") from None
-    kind = content.get("model_type") if isinstance(content, dict) else None
-    if not isinstance(kind, str):
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise _wrong(path, f"which names no model_type; {wanted}")
+    _refuse_other_inputs(path, content)
+    whole, content = content, text_part(content)
+    kind = content["model_type"]
+    quantized = whole.get("quantization_config") or content.get("quantization_config")
+    method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    if method == "comera":
+        raise _wrong(
+            path, "whose quantization_config is that of a tensorized model; give the dense model's config.json"
+        )
     known: Any = getattr(modeling_auto, f"MODEL_FOR_{TASKS[task][1]}_MAPPING_NAMES")
     if kind not in known:
         lacks = f"model_type {kind!r} has no {_WORDS[task]} in the transformers installed here"
@@ -220,7 +261,10 @@ def _read(path: Path, task: str) -> Any:
         if re.search(_SIZES, name) and isinstance(value, int) and value < 0:
             raise _wrong(path, f"whose {name} is {value}; allowed: whole numbers from 0 up")
     try:
-        config = AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
+        if content is whole:
+            config = AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
+        else:
+            config = AutoConfig.for_model(**content)
     except Exception as error:  # as above
         raise _refused(path, error) from None
     for name, most in _LEAST_ONE.items():
@@ -228,7 +272,55 @@ def _read(path: Path, task: str) -> Any:
         if isinstance(value, int) and not 1 <= value <= most:
             own = getattr(config, "attribute_map", {}).get(name, name)
             raise _wrong(path, f"whose {own} is {value}; allowed: whole numbers from 1 to {most:,}")
-    return config
+    return config, tuple(_left_out(config, whole, content, task))
+
+
+def _refuse_other_inputs(path: Path, content: dict[str, Any]) -> None:
+    """Raise ConfigError over a model that reads something else than tokens, as sound or images."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    if text_part(content) is not content:
+        return
+    bases: Any = modeling_auto.MODEL_MAPPING_NAMES
+    named = [*(content.get("architectures") or ()), bases.get(content["model_type"])]
+    for name in named:
+        kind = getattr(transformers, name, None) if isinstance(name, str) else None
+        reads = getattr(kind, "main_input_name", "input_ids")
+        if reads != "input_ids":
+            key = "architectures" if name in (content.get("architectures") or ()) else "model_type"
+            raise _wrong(path, f"whose {key} is that of {name}, which reads {reads}; allowed: models of input_ids")
+
+
+def _left_out(config: Any, whole: dict[str, Any], content: dict[str, Any], task: str) -> Iterator[str]:
+    """Yield a sentence for each part of a configuration that is not predicted, with its key."""
+    if content is not whole:
+        others = [name for name, part in whole.items() if isinstance(part, dict) and name != _TEXT]
+        left = f"; left out: {', '.join(others)}" if others else ""
+        yield f"What is predicted is the model of {_TEXT}{left}."
+    if quantized := whole.get("quantization_config") or content.get("quantization_config"):
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+        yield f"quantization_config ({method}) is left out: weights are those of the model before it."
+    if whole.get("is_encoder_decoder") and task in ("causal", "masked"):
+        yield f"is_encoder_decoder is true, and task={task} is that of one of both; task=seq2seq has them together."
+    if "auto_map" in whole or "auto_map" in content:
+        yield f"auto_map names code of the model's own, which is not run: {type(config).__name__} is transformers' own."
+    from transformers import GenerationConfig, PretrainedConfig
+
+    try:
+        known = {
+            *type(config)().to_dict(),
+            *PretrainedConfig().to_dict(),
+            *GenerationConfig().to_dict(),
+            *config.attribute_map,
+        }
+    except Exception:  # a class without defaults
+        return
+    known |= {*PretrainedConfig().to_dict(), *GenerationConfig().to_dict()}
+    known |= {_TEXT, "quantization_config", "torch_dtype", "auto_map", "_name_or_path", "num_labels"}
+    known |= {"task_specific_params", "prefix"}  # of generation
+    if unknown := [name for name in content if name not in known]:
+        yield f"{type(config).__name__} does not read {', '.join(unknown)}, so that it has no part in this."
 
 
 def _wrong(path: Path, reason: str) -> ConfigError:

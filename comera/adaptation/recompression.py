@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_module, check_optimizer
 from comera.layers import TensorTrainLayer, TTLinear
 from comera.rank_control import chain_size, replace_data
 from comera.ratio.rank_search import check_ratio
@@ -37,7 +38,10 @@ def recompress(model: nn.Module, ratio: float, optimizer: torch.optim.Optimizer 
         >>> recompress(model, ratio=4)
         {'0': Cut(before=(8, 16, 8), after=(5, 5, 5))}
     """
+    check_module(model)
     check_ratio(ratio)
+    if optimizer is not None:
+        check_optimizer(optimizer)
     shared = list(layers_by_cores(model))
     if not shared:
         raise ValueError("the model has no tensorized layer; call comera.tensorize.")

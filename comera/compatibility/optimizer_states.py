@@ -22,8 +22,10 @@ from __future__ import annotations
 import gc
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
@@ -129,14 +131,23 @@ def cut_state(optimizer: Optimizer, parameter: nn.Parameter, places: torch.Tenso
 
 
 def living_optimizers() -> list[Optimizer]:
-    """Find the optimizers of this process, among all living objects: some tenths of a second in a large process.
+    """Find the optimizers of this process, among all living objects.
+
+    There may be millions of objects, so that they are compared by class alone, without a Python call for each.
 
     Example:
         >>> optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))])
         >>> optimizer in living_optimizers()
         True
     """
-    return [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+    kinds: set[type] = set()
+    pending: list[type] = [Optimizer]
+    while pending:
+        kind = pending.pop()
+        kinds.add(kind)
+        pending += set(type.__subclasses__(kind)) - kinds
+    objects = gc.get_objects()
+    return list(compress(objects, map(kinds.__contains__, map(type, objects))))
 
 
 def holders(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
@@ -149,10 +160,12 @@ def holders(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
         (True, [])
     """
     wanted = set(parameters)
-    if not wanted or all(wanted.isdisjoint(held_by(each)) for each in living_optimizers()):
+    if not wanted:
         return []
-    gc.collect()  # a deleted optimizer may have been part of a cycle
-    return [each for each in living_optimizers() if not wanted.isdisjoint(held_by(each))]
+    found = [weakref.ref(each) for each in living_optimizers() if not wanted.isdisjoint(held_by(each))]
+    if found:
+        gc.collect()  # a deleted optimizer may have been part of a cycle
+    return [optimizer for each in found if (optimizer := each()) is not None]
 
 
 def warn_of_uncut_states(action: str, cut: Iterable[torch.Tensor], optimizer: Optimizer | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_module
 from comera.declared_ties import redeclare_dense_ties
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
@@ -30,6 +31,7 @@ def to_dense_model(model: nn.Module) -> nn.Module:
         >>> dense[0], torch.allclose(dense(x), model(x), atol=1e-6)
         (Linear(in_features=8, out_features=6, bias=True), True)
     """
+    check_module(model)
     model = copy.deepcopy(model)
     for module in model.modules():
         while isinstance(forward := module.__dict__.get("forward"), StandIn):

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_folder, check_module
 from comera.compatibility.hugging_face import is_pretrained_model
 from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
-from comera.loops.control import RANKS
+from comera.layers import RANKS
 
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "comera.json", "config.json"
 
@@ -46,13 +47,14 @@ def save_pretrained(model: nn.Module, folder: str | Path) -> None:
         >>> torch.equal(loaded[0].packed_cores, model[0].packed_cores)
         True
     """
+    check_module(model)
+    folder = check_folder(folder)
     config: Any = getattr(model, "config", None)
     if is_pretrained_model(model):
-        importlib.import_module("comera.exchange.transformers_models").save(model, Path(folder))
+        importlib.import_module("comera.exchange.transformers_models").save(model, folder)
         return
     from safetensors.torch import save_file
 
-    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(config, "save_pretrained"):
         config.architectures = [type(model).__name__]
@@ -79,7 +81,9 @@ def load_pretrained(folder: str | Path, model: nn.Module | None = None, **option
             ranks and sizes do not fit; a given model is then as it was.
         ModuleNotFoundError: without the packages safetensors or, for a model of Hugging Face, transformers.
     """
-    folder = Path(folder)
+    folder = check_folder(folder)
+    if model is not None:
+        check_module(model)
     if model is None:
         return _loaded_by_transformers(_class_of(folder), folder, options)
     if is_pretrained_model(model) and (folder / CONFIG).is_file():

@@ -3,6 +3,9 @@
 Saving. ``model.save_pretrained(folder)`` writes what it always writes. In its ``config.json`` the description of the
 tensorized layers (:mod:`comera.exchange.description`) is the ``quantization_config``, with the ranks of that moment.
 
+Each part of a composite model, such as the text model of CLIP, has a configuration within. It can be loaded on its own,
+and is then given that configuration alone. So the configuration of each part with tensorized layers describes them too.
+
 Loading. :class:`ComeraQuantizer` is registered for that configuration. Any ``from_pretrained`` asks it to replace
 layers before the weights come. The loaded model then has neither quantizer nor ``quantization_config``: it trains,
 casts and saves as one that has just been tensorized.
@@ -23,6 +26,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
@@ -32,8 +36,7 @@ from comera.compatibility.attention import PROJECTIONS
 from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
 from comera.exchange.resizing import resize_rows
 from comera.formats.block_tensor_train import BTTLinear
-from comera.layers import TensorTrainLayer
-from comera.loops.control import RANKS
+from comera.layers import RANKS, TensorTrainLayer
 
 #: The methods of a quantizer that :class:`ComeraQuantizer` needs to be asked for; transformers 5.23 has them.
 NEEDED = ("get_new_dtype", "update_attn_implementation")
@@ -73,6 +76,7 @@ class ComeraConfig(QuantizationConfigMixin):
         quant_method: :data:`METHOD`.
         dtype: the type of the model when it was saved, which a loading without another one keeps.
         untied: weights that the class ties to others, and the saved model does not.
+        part: the name that the part of a composite model has there, where its own configuration describes it.
         options: for :func:`comera.tensorize`; they are not saved.
         description: of the tensorized layers.
 
@@ -85,11 +89,12 @@ class ComeraConfig(QuantizationConfigMixin):
         quant_method: str = METHOD,
         dtype: str | None = None,
         untied: Sequence[str] = (),
+        part: str = "",
         options: Mapping[str, Any] | None = None,
         **description: Any,
     ) -> None:
         self.quant_method = quant_method
-        self.dtype, self.untied = dtype, untied
+        self.dtype, self.untied, self.part = dtype, untied, part
         self.layers = layers_of(description, "quantization_config")
         self.options = dict(options or {})
 
@@ -101,7 +106,10 @@ class ComeraQuantizer(HfQuantizer):
 
     def update_attn_implementation(self, config: Any) -> Any:
         """Take comera out of the fusions; of all methods, this one is given the configuration before they are read."""
-        _set_fusion(config, {})
+        for each in (config, *_parts_of(config)):
+            _set_fusion(each, {})
+            if each is not config and _method_of(each) == METHOD:
+                del each.quantization_config  # the model's own describes all layers
         return config
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
@@ -116,7 +124,7 @@ class ComeraQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
         for weight in self.quantization_config.untied:
             model.all_tied_weights_keys.pop(weight, None)
-        layers = _layers_in(model, self.quantization_config.layers)
+        layers = _layers_in(model, self.quantization_config.layers, self.quantization_config.part)
         rebuild(model, layers, self.quantization_config.options, "quantization_config")
         known = model._keys_to_ignore_on_load_unexpected or ()
         model._keys_to_ignore_on_load_unexpected = {*known, rf"(^|\.){RANKS}$"}
@@ -142,16 +150,17 @@ class ComeraQuantizer(HfQuantizer):
         return True
 
 
-def _layers_in(model: Any, layers: Layers) -> Layers:
+def _layers_in(model: Any, layers: Layers, part: str = "") -> Layers:
     """Return the described layers that a model has, by the names that it has for them.
 
     A model with a head has its base model's layers below ``base_model_prefix``; the base model itself has them without
-    that. As with weights, either may be loaded from a folder of the other.
+    that. As with weights, either may be loaded from a folder of the other. The class of a part may have its layers
+    below the name of the part, or without it.
     """
     modules, base = dict(model.named_modules(remove_duplicate=False)), model.base_model_prefix
     own = {}
     for name, layer in layers.items():
-        for candidate in (name, f"{base}.{name}", name.removeprefix(f"{base}.")):
+        for candidate in (name, f"{base}.{name}", name.removeprefix(f"{base}."), name.removeprefix(f"{part}.")):
             parent, _, child = candidate.rpartition(".")
             inside = isinstance(modules.get(parent), nn.MultiheadAttention) and child in PROJECTIONS
             if candidate in modules or inside:
@@ -182,6 +191,40 @@ def _set_fusion(config: Any, fusion: dict[str, Any]) -> None:
         vars(config).pop("fusion_config", None)
 
 
+def _parts_of(config: Any) -> Iterator[Any]:
+    """Yield the configurations within a configuration, of the parts of a composite model."""
+    for name in getattr(config, "sub_configs", None) or {}:
+        if isinstance(part := getattr(config, name, None), PreTrainedConfig):
+            yield part
+            yield from _parts_of(part)
+
+
+def _method_of(config: Any) -> str | None:
+    """Return the ``quant_method`` of a configuration, if it has one."""
+    given = vars(config).get("quantization_config")
+    return given.get("quant_method") if isinstance(given, Mapping) else getattr(given, "quant_method", None)
+
+
+def _layers_of_part(model: Any, part: Any, layers: Layers) -> tuple[str, Layers]:
+    """Return a part's name, and the described layers that it can have when it is loaded on its own.
+
+    They are those below modules with a configuration of the part's class, and those below no part, as a projection. A
+    part with none of the former has no tensorized layer.
+    """
+    kinds = {type(each) for each in _parts_of(model.config)}
+    below = {name: type(module.config) for name, module in model.named_modules() if name and hasattr(module, "config")}
+
+    def owner_of(layer: str) -> str:
+        owners = [name for name, kind in below.items() if kind in kinds and layer.startswith(f"{name}.")]
+        return min(owners, key=len, default="")
+
+    owners = {name: owner_of(name) for name in layers}
+    own = next((owner for owner in owners.values() if owner and below[owner] is type(part)), "")
+    if not own:
+        return "", {}
+    return own, {name: layer for name, layer in layers.items() if owners[name] in ("", own)}
+
+
 @contextmanager
 def _describing_config(model: Any) -> Iterator[None]:
     """Have the configuration describe the tensorized layers that the model has now, while it is saved.
@@ -190,25 +233,31 @@ def _describing_config(model: Any) -> Iterator[None]:
         ValueError: tensorized layers in a model that is quantized as well; a folder has room for one description.
     """
     fields, config = ("quantization_config", "fusion_config"), model.config
-    before = {name: vars(config)[name] for name in fields if name in vars(config)}
-    given = before.get("quantization_config")
-    method = given.get("quant_method") if isinstance(given, Mapping) else getattr(given, "quant_method", None)
+    configs = [config, *_parts_of(config)]
+    before = [{name: vars(each)[name] for name in fields if name in vars(each)} for each in configs]
+    method = _method_of(config)
     description = describe(model)
     if description["layers"] and method not in (None, METHOD):
         raise ValueError(f"a model with tensorized layers that is quantized by {method} as well cannot be saved.")
     try:
-        if method == METHOD:
-            del config.quantization_config
-        if description["layers"]:
-            dtype = str(model.dtype).removeprefix("torch.")
-            untied = {"untied": weights} if (weights := _untied(model)) else {}
-            config.quantization_config = {"quant_method": METHOD, "dtype": dtype, **untied, **description}
-        _set_fusion(config, {METHOD: True} if description["layers"] else {})
+        for each in configs:
+            if _method_of(each) == METHOD:
+                del each.quantization_config
+            own, layers = "", description["layers"]
+            if each is not config:
+                own, layers = _layers_of_part(model, each, layers)
+            if layers:
+                dtype = str(model.dtype).removeprefix("torch.")
+                untied = {"untied": weights} if (weights := _untied(model)) else {}
+                described = {**description, "layers": layers, **({"part": own} if own else {})}
+                each.quantization_config = {"quant_method": METHOD, "dtype": dtype, **untied, **described}
+            _set_fusion(each, {METHOD: True} if layers else {})
         yield
     finally:
-        for name in fields:
-            vars(config).pop(name, None)
-        vars(config).update(before)
+        for each, values in zip(configs, before, strict=True):
+            for name in fields:
+                vars(each).pop(name, None)
+            vars(each).update(values)
 
 
 def _describing(save: Callable[..., None]) -> Callable[..., None]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from comera.modes import balanced_modes, check_whole
+from comera.compatibility.arguments import check_number
+from comera.modes import balanced_modes, check_size, divisors
 from comera.protocol import OutOfReach
 
 #: Ranks in the sequence in which :func:`solve_blocks` tries them.
@@ -43,8 +45,7 @@ class BTTShape:
 
     def __post_init__(self) -> None:
         for name in ("in_features", "out_features", "in_blocks", "out_blocks", "rank"):
-            if check_whole(name, getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+            check_size(name, getattr(self, name))
         for side in ("in", "out"):
             features, blocks = getattr(self, f"{side}_features"), getattr(self, f"{side}_blocks")
             if features % blocks:
@@ -116,14 +117,9 @@ class BTTShape:
         )
 
 
-def _divisors(number: int) -> Iterator[int]:
-    """Return divisors of a number, from 1 up."""
-    return (divisor for divisor in range(1, number + 1) if number % divisor == 0)
-
-
 def _nearest_divisors(number: int, to: int) -> list[int]:
-    below = [divisor for divisor in _divisors(number) if divisor < to][-1:]
-    return below + [divisor for divisor in _divisors(number) if divisor > to][:1]
+    below = [divisor for divisor in divisors(number) if divisor < to][-1:]
+    return below + [divisor for divisor in divisors(number) if divisor > to][:1]
 
 
 def balanced_blocks(in_features: int, out_features: int, rank: int) -> BTTShape:
@@ -136,12 +132,13 @@ def balanced_blocks(in_features: int, out_features: int, rank: int) -> BTTShape:
         >>> shape.in_blocks, shape.in_size, shape.out_blocks, shape.out_size
         (24, 32, 48, 64)
     """
+    in_features, out_features = check_size("in_features", in_features), check_size("out_features", out_features)
+    rank = check_size("rank", rank)
     in_size, in_blocks = balanced_modes(in_features, 2)
     out_size, out_blocks = balanced_modes(out_features, 2)
     return BTTShape(in_features, out_features, in_blocks, out_blocks, min(rank, in_size, out_size))
 
 
-@functools.lru_cache(maxsize=1024)
 def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | None = None) -> BTTShape:
     """Find blocks with which the cores have ``ratio`` times fewer entries than the dense weight.
 
@@ -162,18 +159,21 @@ def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | 
         >>> shape.in_blocks, shape.out_blocks, shape.rank, shape.ratio
         (8, 32, 2, 4.0)
     """
-    if not (isinstance(ratio, int | float) and math.isfinite(ratio) and ratio > 0):
-        raise ValueError(f"ratio is {ratio!r}; it must be a finite number above 0.")
-    if rank is not None and check_whole("rank", rank) < 1:
-        raise ValueError(f"rank is {rank}; it must be at least 1.")
+    in_features, out_features = check_size("in_features", in_features), check_size("out_features", out_features)
+    ratio = check_number("ratio", ratio, "a finite number above 0", lambda value: value > 0)
+    if rank is not None:
+        rank = check_size("rank", rank)
+    return _solve_blocks(in_features, out_features, ratio, rank)
+
+
+@functools.lru_cache(maxsize=1024)
+def _solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | None) -> BTTShape:
     found: list[tuple[float, BTTShape]] = []
     for each in RANKS if rank is None else (rank,):
-        shapes = block_shapes(in_features, out_features, each)
-        candidates = [(abs(math.log(shape.ratio / ratio)), shape) for shape in shapes]
+        candidates = _near(in_features, out_features, each, ratio)
         if not candidates:
             continue
-        nearest = max(min(error for error, _ in candidates), math.log1p(_NEAR))
-        best = min((found for found in candidates if found[0] <= nearest), key=lambda found: imbalance(found[1]))
+        best = min(candidates, key=lambda candidate: imbalance(candidate[1]))
         found.append(best)
         if best[0] <= math.log1p(_NEAR):
             return best[1]
@@ -188,6 +188,44 @@ def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | 
     return shape
 
 
+def _near(in_features: int, out_features: int, rank: int, ratio: float) -> list[tuple[float, BTTShape]]:
+    """Return the shapes of a rank whose size is within 2 % of the wanted one, or nearest to it, with the log of that.
+
+    For each number of input groups the size grows with the number of output groups, so that few of these are looked at.
+    """
+    ins = [blocks for blocks in divisors(in_features) if in_features // blocks >= rank]
+    outs = [blocks for blocks in divisors(out_features) if out_features // blocks >= rank]
+    wanted = in_features * out_features / ratio / rank
+
+    def error_of(in_blocks: int, out_blocks: int) -> float:
+        count = rank * (in_features * out_blocks + out_features * in_blocks)
+        return abs(math.log(in_features * out_features / count / ratio))
+
+    def places(in_blocks: int, share: float) -> tuple[int, int]:
+        """Return the places of output groups from ``wanted/share`` on and behind ``wanted·share``, in size."""
+        rest = out_features * in_blocks
+        return (
+            bisect.bisect_left(outs, (wanted / share - rest) / in_features),
+            bisect.bisect_right(outs, (wanted * share - rest) / in_features),
+        )
+
+    least = math.log1p(_NEAR)
+    errors = []
+    for in_blocks in ins:
+        first, _ = places(in_blocks, 1.0)
+        errors += [error_of(in_blocks, out_blocks) for out_blocks in outs[max(first - 2, 0) : first + 2]]
+    if not errors:
+        return []
+    least = max(min(errors), least)
+    found = []
+    for in_blocks in ins:
+        first, last = places(in_blocks, math.exp(least) * (1 + 1e-9))
+        for out_blocks in outs[max(first - 1, 0) : last + 1]:
+            if (error := error_of(in_blocks, out_blocks)) <= least:
+                found.append((error, BTTShape(in_features, out_features, in_blocks, out_blocks, rank)))
+    return found
+
+
 def block_shapes(in_features: int, out_features: int, rank: int | None = None) -> Iterator[BTTShape]:
     """Return every shape of a layer with blocks of a rank, or of any of :data:`RANKS`.
 
@@ -196,8 +234,8 @@ def block_shapes(in_features: int, out_features: int, rank: int | None = None) -
         [(1, 1), (2, 1)]
     """
     for each in RANKS if rank is None else (rank,):
-        for in_blocks in _divisors(in_features):
-            for out_blocks in _divisors(out_features):
+        for in_blocks in divisors(in_features):
+            for out_blocks in divisors(out_features):
                 if each <= min(in_features // in_blocks, out_features // out_blocks):
                     yield BTTShape(in_features, out_features, in_blocks, out_blocks, each)
 

@@ -30,7 +30,7 @@ from comera.compatibility.dense_weight import weight_of
 from comera.formats.batched_product import batched_product, plain_product
 from comera.formats.block_plans import CONTRACTIONS, BlockContraction, plan_blocks
 from comera.formats.block_shapes import BTTShape, balanced_blocks
-from comera.tensor_train import spectral_std
+from comera.tensor_train import shared_out, spectral_std
 
 #: With fewer rows plain products are faster; measured at 768 x 768 and rank 2 on a CPU.
 _FEW_ROWS = 64
@@ -137,7 +137,7 @@ class BTTLinear(nn.Module):
         """Decompose a weight of shape (M, N), as ``nn.Linear`` keeps it: each block by its singular values.
 
         Of all block tensor trains of these blocks and this rank it is the nearest in the Frobenius norm, since blocks
-        share no entry.
+        share no entry. Both cores share each singular value; where it is zero, ``in_core`` is orthonormal.
 
         Example:
             >>> linear = nn.Linear(6, 4)
@@ -162,9 +162,9 @@ class BTTLinear(nn.Module):
         kind = torch.promote_types(weight.dtype, torch.float32)
         left, values, right = torch.linalg.svd(blocks_JnIm.transpose(1, 2).to(kind), full_matrices=False)
         r = shape.rank
-        roots_JIr = values[..., :r].sqrt()
-        layer.in_core.copy_((left[..., :r] * roots_JIr.unsqueeze(-2)).transpose(1, 2).reshape(layer.in_core.shape))
-        factors_JIrm = roots_JIr.unsqueeze(-1) * right[..., :r, :]
+        first_JIr, second_JIr = shared_out(values[..., :r])
+        layer.in_core.copy_((left[..., :r] * first_JIr.unsqueeze(-2)).transpose(1, 2).reshape(layer.in_core.shape))
+        factors_JIrm = second_JIr.unsqueeze(-1) * right[..., :r, :]
         layer.out_core.copy_(factors_JIrm.transpose(0, 1).reshape(layer.out_core.shape))
         if bias is not None and layer.bias is not None:
             layer.bias.copy_(bias)

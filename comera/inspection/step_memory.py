@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from comera.compatibility.arguments import check_module, shown
+
 #: A batch: arguments by name, in order, or the only one.
 Batch = Mapping[str, Any] | tuple[Any, ...] | torch.Tensor
 
@@ -81,6 +83,9 @@ def step_memory(model: nn.Module, batch: Batch | None = None) -> StepMemory:
         >>> print(step_memory(model, torch.zeros(64, 256)))
         8.3 MiB: parameters 2.0, gradients 2.0, Adam's moments 4.0, activations of the batch 0.3
     """
+    check_module(model)
+    if batch is not None and not isinstance(batch, torch.Tensor | tuple | Mapping):
+        raise ValueError(f"batch is {shown(batch)}; allowed: arguments by name, a tuple of them, or a tensor.")
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     stored = sum(tensor.nbytes for tensor in tensors.values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from comera.compatibility.arguments import check_module
 from comera.formats.block_shapes import BTTShape
 from comera.formats.block_tensor_train import BTTLinear
 from comera.inspection.step_memory import Batch, StepMemory, step_memory
@@ -104,6 +105,7 @@ def summary(model: nn.Module, batch: Batch | None = None) -> ModelSummary:
         predicted memory of a step: 0.1 MiB: parameters 0.0, gradients 0.0, Adam's moments 0.0, without activations
         dense, without activations: 0.3 MiB
     """
+    check_module(model)
     layers = _layers(model)
     names = {module: name for name, module in reversed([*model.named_modules()])}
     alike: dict[Row, list[str]] = {}

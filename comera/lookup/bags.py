@@ -233,7 +233,7 @@ def ttm_bags(
     transformed = torch._C._are_functorch_transforms_active()
     sums = None
     if transformed or variant in ("plain", "order"):
-        rows_U, place_T = indices_T, torch.arange(len(indices_T), device=indices_T.device)
+        rows_U, place_T = indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
     else:
         rows_U, place_T = unique_rows(indices_T, shape)
         if variant == "optimized" and not isinstance(indices_T, FakeTensor) and not shapes_must_be_known(indices_T):

@@ -119,7 +119,10 @@ class Half:
         self.cores = cores
         self.tuples_U = tuples_U
         self.rows = math.prod(row_modes)
-        self.few = 2 * tuples_U.shape[0] < self.rows
+        count = tuples_U.shape[0]
+        # An export with any number of rows has one code for all of them.
+        any_number = torch.compiler.is_exporting() and not isinstance(count, int)
+        self.few = not any_number and 2 * count < self.rows
         self.modes_U: list[torch.Tensor] = []
         if self.few:
             remaining = tuples_U
@@ -360,7 +363,7 @@ def core_by_core(
         scaled = bond[:, None, None] * core.transpose(0, 1)
         slices = scaled.index_select(0, mode_U)  # (U, R, c, R')
         columns = result.shape[1] * core.shape[2]
-        result = torch.bmm(result, slices.flatten(2)).view(len(rows_U), columns, core.shape[3])
+        result = torch.bmm(result, slices.flatten(2)).view(rows_U.shape[0], columns, core.shape[3])
     result = result.flatten(1)
     if padding_idx is not None:
         result = result.masked_fill((rows_U == padding_idx).unsqueeze(1), 0)

@@ -28,6 +28,7 @@ in the first parameter group, which is all that ``torch.distributed.checkpoint``
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import warnings
@@ -40,8 +41,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from comera.adaptation.closing import LATE_VARIANTS, LEAST, Closing, LateVariant, Order, least_size
+from comera.compatibility.arguments import check_module, check_number, check_optimizer
 from comera.compatibility.optimizer_states import check_states, unwrapped
-from comera.layers import TensorTrainLayer
+from comera.layers import RANKS, TensorTrainLayer
 from comera.loops.dummy_step import FilledStates, is_dummy_step
 from comera.modes import check_whole
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
@@ -50,9 +52,6 @@ from comera.truncation import cut_closed, ranks_of, refuse_distributed_layers, s
 
 #: Where the state of a plan is in an optimizer's state dict.
 STATE = "comera"
-
-#: Where the ranks of all tensorized layers are in a model's state dict, one after another.
-RANKS = "comera_ranks"
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,9 @@ class RankPlan:
             raise ValueError("late_steps and a target, size_target or parameters, go together: give both or neither.")
         if not self.early_steps + self.late_steps:
             raise ValueError("early_steps and late_steps are 0, so the plan has no step; give one of them a length.")
-        if not 0 <= self.recovery < 1:
-            raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
+        check_number("recovery", self.recovery, "0 or more, and below 1", lambda value: 0 <= value < 1)
+        if not isinstance(self.may_close_layers, bool):
+            raise ValueError(f"may_close_layers is {self.may_close_layers!r}; allowed: True, False.")
         for name, value, allowed in (
             ("of", self.of, ("present", "start")),
             ("variant", self.variant, LATE_VARIANTS),
@@ -194,9 +194,10 @@ class RankControl:
         self._begin()
         for group in optimizer.param_groups:
             group.pop(STATE, None)  # of another run's control
+        # A compiled step breaks its graph there: stages, cuts and checks of states are decided by plain Python.
         self._handles = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)),
+            optimizer.register_step_post_hook(torch.compiler.disable(self._after_step)),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
             model.register_state_dict_post_hook(_save_ranks),
@@ -369,7 +370,7 @@ class RankControl:
                 f"the late stage ends at {size:.4g} of the size at the start, and its target is {target:.4g}: "
                 f"the cores have {exact_size(self._layers):,} entries left; ranks are whole numbers, so give a target "
                 "that they can reach.",
-                stacklevel=4,
+                stacklevel=5,  # behind the hook, the wrapper that keeps it out of graphs, and the optimizer's own
             )
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
@@ -463,6 +464,8 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
     """
     if not isinstance(plan, RankPlan):
         raise ValueError(f"plan is a {type(plan).__name__}; give a comera.RankPlan.")
+    check_module(model)
+    check_optimizer(optimizer)
     optimizer = unwrapped(optimizer)
     layers = tensorized_layers(model)
     if not layers:
@@ -477,7 +480,8 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
             f"the optimizer lacks {missing} of the {len(_trained(layers))} parameters with cores and rank entries; "
             "make it after comera.tensorize, of comera.parameter_groups(model)."
         )
-    present = (getattr(hook, "__self__", None) for hook in optimizer._optimizer_step_pre_hooks.values())
+    hooks = map(inspect.unwrap, optimizer._optimizer_step_pre_hooks.values())
+    present = (getattr(hook, "__self__", None) for hook in hooks)
     if any(isinstance(owner, RankControl) for owner in present):
         raise ValueError("the optimizer is under rank control already; call remove() of that one first.")
     _check_states(optimizer, layers)

@@ -26,16 +26,18 @@ together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.optim.adam import adam
 
+from comera.compatibility.arguments import check_module, check_number, shown
 from comera.compatibility.hugging_face import is_conv1d, is_linear
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TTLinear
+from comera.modes import check_size
 from comera.recomputing import blocks_of
 from comera.tensor_train import pack_cores, unpack_cores
 
@@ -157,6 +159,34 @@ def _hidden_layers(model: nn.Module) -> Iterator[nn.Module]:
         yield from root.modules()
 
 
+class _PlainParameters(nn.Module):
+    """Parameters without their model: those with two dimensions as matrices of layers, the others as they are."""
+
+    class Matrix(nn.Module):
+        """A weight as ``nn.Linear`` has it."""
+
+        def __init__(self, weight: nn.Parameter) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def matrix_parameters(self) -> tuple[str, ...]:
+            """Return the weight, for Muon."""
+            return ("weight",)
+
+    def __init__(self, parameters: object) -> None:
+        super().__init__()
+        if isinstance(parameters, torch.Tensor | str | Mapping) or not isinstance(parameters, Iterable):
+            raise ValueError(f"model is {shown(parameters)}; it must be a torch.nn.Module or its parameters.")
+        for number, given in enumerate(parameters):
+            parameter = given[1] if isinstance(given, tuple) and len(given) == 2 else given  # named_parameters()
+            if not isinstance(parameter, nn.Parameter):
+                raise ValueError(f"an entry of the parameters is {shown(parameter)}; Muon takes a model or parameters.")
+            if parameter.ndim == 2:
+                self.add_module(str(number), self.Matrix(parameter))
+            else:
+                self.register_parameter(f"parameter_{number}", parameter)
+
+
 class Muon(torch.optim.Optimizer):
     """Muon for the matrices of a model, AdamW for its other parameters.
 
@@ -166,7 +196,9 @@ class Muon(torch.optim.Optimizer):
     where gradients are averaged before the step, all ranks take the same step.
 
     Args:
-        model: tensorized or not; give the model itself, not its wrapper.
+        model: tensorized or not; give the model itself, not its wrapper. Or parameters, as other optimizers take them:
+            those with two dimensions are then matrices as ``nn.Linear`` has them, tables included, and AdamW takes the
+            others, among them the cores of tensor trains, which are vectors, and of blocks.
         lr: of the matrices. The scale is that of the spectral norm, so that it carries over from width to width.
         lr_ranks, lr_dense: of AdamW.
         momentum: μ.
@@ -190,7 +222,7 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Iterable[nn.Parameter],
         lr: float = 0.02,
         lr_ranks: float = 1e-3,
         lr_dense: float = 3e-3,
@@ -203,13 +235,21 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         rates = {"lr": lr, "lr_ranks": lr_ranks, "lr_dense": lr_dense, "eps": eps, "weight_decay": weight_decay}
         for name, value in rates.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} is {value}; it must be a finite number from 0 up.")
+            check_number(name, value, "a finite number from 0 up", lambda number: number >= 0)
+        if not isinstance(betas, Sequence) or isinstance(betas, str) or len(betas) != 2:
+            raise ValueError(f"betas is {shown(betas)}; it must be two numbers from 0 to below 1.")
         for name, value in (("momentum", momentum), ("betas[0]", betas[0]), ("betas[1]", betas[1])):
-            if not 0 <= value < 1:
-                raise ValueError(f"{name} is {value}; it must be from 0 to below 1.")
-        if steps < 1:
-            raise ValueError(f"steps is {steps}; it must be at least 1.")
+            check_number(name, value, "from 0 to below 1", lambda number: 0 <= number < 1)
+        check_size("steps", steps)
+        if not isinstance(model, nn.Module):
+            if layers is not None:
+                raise ValueError("layers names layers of a model, and parameters were given; give the model.")
+            model = _PlainParameters(model)
+            layers = model.modules()
+        elif layers is not None:
+            layers = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+            for each in layers:
+                check_module(each, "an entry of layers")
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         known = set(trained)
         self._owners: dict[nn.Parameter, tuple[nn.Module, str]] = {}  # a layer, and the name there

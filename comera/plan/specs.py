@@ -9,12 +9,13 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from comera.compatibility.arguments import check_number
 from comera.compatibility.hugging_face import CONV1D, class_name, linear_weight
 from comera.formats.block_shapes import solve_blocks
 from comera.formats.block_tensor_train import BlockInit, BTTLinear
 from comera.layers import TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
-from comera.modes import balanced_modes, padded_modes
+from comera.modes import balanced_modes, check_size, padded_modes
 from comera.protocol import starts_at_zero
 from comera.tensor_train import Init
 
@@ -52,8 +53,10 @@ class TT:
         weight = linear_weight(linear)
         out_features, in_features = weight.shape
         # Largest input mode first and largest output mode last keep the inner bonds' limits high.
-        in_modes = self.in_modes or balanced_modes(in_features, self.order)
-        out_modes = self.out_modes or balanced_modes(out_features, self.order)[::-1]
+        in_modes = balanced_modes(in_features, self.order) if self.in_modes is None else self.in_modes
+        out_modes = self.out_modes
+        if out_modes is None:
+            out_modes = balanced_modes(out_features, self.order)[::-1]
         if decompose:
             if self.init is not None:
                 raise ValueError(f"TT(init={self.init!r}) draws cores, and start='weights' does not; leave init out.")
@@ -67,7 +70,7 @@ class TT:
             bias=linear.bias is not None,
             device=weight.device,
             dtype=weight.dtype,
-            init=self.init or "orthogonal",
+            init="orthogonal" if self.init is None else self.init,
         )
         if starts_at_zero(linear):
             nn.init.zeros_(layer.cores()[-1])
@@ -92,6 +95,12 @@ class BTT:
     out_blocks: int | None = None
     ratio: float | None = None
     init: BlockInit = "normal"
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None:
+            check_number("ratio", self.ratio, "a finite number from 1 up", lambda value: value >= 1)
+        if self.rank is not None:
+            check_size("rank", self.rank)
 
     def build(self, linear: Dense, decompose: bool) -> BTTLinear:
         """Return the block tensor train that replaces ``linear``."""
@@ -139,8 +148,11 @@ class TTM:
         """Return the TTM layer that replaces ``embedding``."""
         if (self.row_modes is None) != (self.column_modes is None):
             raise ValueError("row_modes and column_modes go together: give both or neither.")
-        row_modes = self.row_modes or padded_modes(embedding.num_embeddings, self.order)
-        column_modes = self.column_modes or balanced_modes(embedding.embedding_dim, self.order)[::-1]
+        row_modes, column_modes = self.row_modes, self.column_modes
+        if row_modes is None:
+            row_modes = padded_modes(embedding.num_embeddings, self.order)
+        if column_modes is None:
+            column_modes = balanced_modes(embedding.embedding_dim, self.order)[::-1]
         kind, options = table_kind(embedding)
         options["lookup"] = self.lookup
         if decompose:

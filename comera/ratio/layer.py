@@ -14,13 +14,14 @@ entry per rank. A bias is the same in both and counts in neither; padded rows of
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-from comera.modes import balanced_modes, padded_modes
+from comera.modes import balanced_modes, check_size, check_whole, padded_modes, prime_factors
 from comera.plan.specs import TT, TTM
 from comera.ratio.rank_search import Chain, search_within
 from comera.tensor_train import TTMShape, TTShape
@@ -190,15 +191,9 @@ def _product(modes: Sequence[int]) -> str:
     return "·".join(map(str, modes))
 
 
-@lru_cache(maxsize=1024)
 def _most_modes(dimension: int) -> int:
     """Return the largest number of modes above 1 of a dimension: its prime factors, or one for 1."""
-    factors, divisor = 0, 2
-    while divisor * divisor <= dimension:
-        while dimension % divisor == 0:
-            dimension, factors = dimension // divisor, factors + 1
-        divisor += 1
-    return max(1, factors + (dimension > 1))
+    return max(1, len(prime_factors(dimension)))
 
 
 @lru_cache(maxsize=1024)
@@ -244,22 +239,30 @@ def table_solution(
 
 def _check_sizes(order: int | None, least: int, **sizes: int) -> None:
     for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1.")
-    if order is not None and order < least:
+        check_size(name, value)
+    if order is not None and check_whole("order", order) < least:
         raise ValueError(f"order is {order}; it must be at least {least}, or None to have it chosen.")
+
+
+def _steps(size: int, step: int) -> Iterable[int]:
+    """Return the multiples of a step above a size, without end, or those below it, down to 1."""
+    if step > 0:
+        return itertools.count((size // step + 1) * step, step)
+    return range(-(-size // -step) * -step + step, 0, step)
 
 
 def _refuse_modes_of_one(order: int, **sizes: int) -> None:
     """Raise ValueError over a size that has no ``order`` modes above 1; the message names the nearest that have."""
     for name, size in sizes.items():
         if _most_modes(size) < order:
-            larger = next(number for number in range(size + 1, 2 * size + 2**order) if _most_modes(number) >= order)
-            smaller = next((number for number in range(size - 1, 0, -1) if _most_modes(number) >= order), None)
+            step = 1 if order <= 8 else 2 ** (order - 4)  # of multiples, since the nearest of many modes is far away
+            larger = next(number for number in _steps(size, step) if _most_modes(number) >= order)
+            smaller = next((number for number in _steps(size, -step) if _most_modes(number) >= order), None)
             nearest = f"{smaller} and {larger}" if smaller else f"{larger}"
             raise ValueError(
                 f"{name}={size} does not factor into {order} modes above 1, {_most_modes(size)} at most; "
-                f"take a lower order, or pad the layer: the nearest that factor are {nearest}."
+                f"take a lower order, or pad the layer: {'the nearest' if step == 1 else 'sizes'} that factor are "
+                f"{nearest}."
             )
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_module, check_names
 from comera.compatibility.hugging_face import is_linear, linear_weight
 from comera.plan.specs import TABLES, TT, TTM, Dense
 from comera.protocol import OutOfReach
@@ -191,6 +192,8 @@ def solve_model(
         >>> sum(parameter.numel() for parameter in tensorize(model, solution.plan).parameters())
         4851
     """
+    check_module(model)
+    check_names("names", names)
     check_ratio(ratio)
     layers = _named_layers(model, names)
     weights = _distinct(layers.values())

@@ -180,3 +180,27 @@ def test_a_renewal_is_the_matrix_the_next_step_would_use():
     assert not torch.equal(renewed, optimizer.state[weight]["projection"])
     optimizer.step()
     assert torch.equal(renewed, optimizer.state[weight]["projection"])
+
+
+@pytest.mark.parametrize("variant", ["", "8bit"])
+def test_the_first_basis_is_that_of_the_first_gradient_that_is_not_zero(variant):
+    torch.manual_seed(0)
+    weight, late = (nn.Parameter(torch.ones(6, 4)) for _ in range(2))
+    chosen = Settings(rank=2, update_gap=3, lr_projected=0.1)
+    optimizer, other = (GaLoreWithFusedAdamW([each], [], chosen, variant == "8bit") for each in (weight, late))
+    gradients = [torch.randn(6, 4) for _ in range(4)]
+    late.grad = torch.zeros(6, 4)
+    other.step()
+    assert torch.equal(late, torch.ones(6, 4))
+    state = other.state_dict()
+    other = GaLoreWithFusedAdamW([late], [], chosen, variant == "8bit")
+    other.load_state_dict(state)  # a training killed here goes on alike
+    for number in (0, 1):
+        weight.grad, late.grad = gradients[number].clone(), gradients[number].clone()
+        optimizer.step()
+        other.step()
+        assert torch.equal(optimizer.state[weight]["projection"], other.state[late]["projection"])
+    late.grad = torch.zeros(6, 4)  # a renewal is due
+    basis = other.state[late]["projection"].clone()
+    other.step()
+    assert torch.equal(other.state[late]["projection"], basis)

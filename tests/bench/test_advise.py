@@ -1,6 +1,7 @@
 """``python -m bench advise``: laws of the prediction, hand counts, the rule, and what is refused."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -246,3 +247,65 @@ def test_every_arm_has_a_kind_and_structured_ones_a_ratio():
 @pytest.mark.parametrize("arm", ["low_rank@size", "btt", "comera"])
 def test_structured_arms_train_every_family(kind, arm, tmp_path):
     assert steps_of(saved(tmp_path, kind), arm, 2).at(2).peak_bytes > 0
+
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 100,
+}
+ROBERTA = {"model_type": "roberta", **SMALL, "max_position_embeddings": 66, "pad_token_id": 1}
+TEXT = {"model_type": "gemma3_text", **SMALL, "num_key_value_heads": 1, "head_dim": 16}
+GEMMA = {"model_type": "gemma3", "text_config": TEXT, "vision_config": {"model_type": "siglip_vision_model"}}
+WHISPER = {"model_type": "whisper", "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 100}
+BERT = {"model_type": "bert", **SMALL}
+
+
+def advised(folder, content, length=None, task=""):
+    (folder / "config.json").write_text(json.dumps(content))
+    return AdvisedModel(folder, length, task)
+
+
+@pytest.mark.parametrize(
+    ("content", "length", "named"),
+    [
+        ({**WHISPER, "architectures": ["WhisperForConditionalGeneration"]}, None, "architectures .* input_features"),
+        (WHISPER, None, "model_type .* input_features"),
+        ({"model_type": "vit", "hidden_size": 32}, None, "model_type .* pixel_values|image"),
+        (ROBERTA, 65, "sequence_length is 65; allowed: 1 to the 64"),
+        ({**BERT, "quantization_config": {"quant_method": "comera", "layers": {}}}, None, "quantization_config"),
+    ],
+)
+def test_a_model_that_would_be_taken_for_another_is_refused_by_the_key(content, length, named, tmp_path):
+    with pytest.raises(ConfigError, match=named):
+        advised(tmp_path, content, length)
+
+
+@pytest.mark.parametrize(
+    ("content", "task", "named"),
+    [
+        (GEMMA, "", "text_config.*vision_config"),
+        ({**BERT, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "", "quantization_config"),
+        ({**BERT, "rope_thing": 3, "torch_dtype": "float16", "max_length": 20}, "", "rope_thing,"),
+        ({**BERT, "auto_map": {"AutoConfig": "own.Config"}}, "", "auto_map"),
+        ({"model_type": "bart", "d_model": 32, "vocab_size": 100, **SMALL}, "causal", "is_encoder_decoder"),
+    ],
+)
+def test_what_of_a_configuration_is_not_predicted_is_named_by_its_key(content, task, named, tmp_path):
+    if "bart" in content.values():
+        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "is_encoder_decoder": True}
+        content = content | heads
+    found = advised(tmp_path, content, 16, task).left_out
+    assert any(re.search(named, sentence.replace(" so that", "")) for sentence in found)
+
+
+def test_a_configuration_that_is_understood_as_a_whole_has_nothing_left_out(tmp_path):
+    for kind in CONFIGS:
+        assert AdvisedModel(saved(tmp_path, kind), 16, "").left_out == ()
+
+
+def test_rows_have_as_many_tokens_as_there_are_positions(tmp_path):
+    assert advised(tmp_path, ROBERTA).sequence_length == 64  # the first two of 66 are before and of the padding
+    assert advised(tmp_path, GEMMA).sequence_length == 2048

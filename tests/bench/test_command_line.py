@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from small_cells import Ended, assert_refused, environment, run_bench, small
 
 import bench.__main__
@@ -14,6 +15,7 @@ import bench.runner.sweep
 import bench.workloads
 from bench.errors import KILLED, experiments
 from bench.protocol.methods import available
+from bench.runner.wording import for_hydra
 
 METHODS, EXPERIMENTS = ", ".join(available()), ", ".join(experiments())
 
@@ -48,7 +50,7 @@ def nothing_runs(monkeypatch):
         ("experiment=fig1 ~model", "model"),
         ("experiment=fig1 batch_size=[2", "batch_size=[2"),
         ("experiment=fig1 =4", "=4"),
-        ("experiment=fig1 methods=[{'comera:orthogonal':{ranks:4}}]", r"{a\:b: {c: 1}}"),
+        ("experiment=fig1 methods=[{comera:orthogonal:{ranks:4}}]", r"{a\:b: {c: 1}}"),
         ("experiment=fig1 --batch_size 4", "--batch_size"),
         ("experiment=fig1 seed=${sed}", "sed"),
         ("experiment=fig1 data_folder=/no/such/folder", "/no/such/folder"),
@@ -140,3 +142,16 @@ def test_a_place_that_cannot_hold_results_is_refused_before_the_heavy_imports(tm
     """
     ended = in_a_process(tmp_path, "experiment=fig1", "results=/proc/nowhere", code=code)
     assert_refused(ended, "/proc/nowhere", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        r"[{dense\:narrow: {lr: 0.1}},{'low_rank@size:lean+checkpoint': {}}]",
+        """[{'dense:narrow': {'lr': 0.1}}, {"low_rank@size:lean+checkpoint" : {}}]""",
+        """[{"dense:narrow": {"lr": 0.1}}, {'low_rank@size:lean+checkpoint': {}}]""",
+    ],
+)
+def test_keys_of_settings_may_be_quoted(written):
+    [override] = OverridesParser.create().parse_overrides([for_hydra(f"methods={written}")])
+    assert override.value() == [{"dense:narrow": {"lr": 0.1}}, {"low_rank@size:lean+checkpoint": {}}]

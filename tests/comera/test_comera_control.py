@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import comera
-from comera.loops.control import RANKS, STATE
+from comera.layers import RANKS
+from comera.loops.control import STATE
 
 
 def toy(seed=0):
@@ -166,6 +167,27 @@ def test_ways_to_step_are_one(way):
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("optimizer_of", [adam, comera.Muon])
+def test_a_compiled_step_is_one_of_the_plan(optimizer_of):
+    torch.compiler.reset()
+    plan = replace(PLAN, early_steps=2, late_steps=3, recovery=0.0)
+    models = [toy(), toy()]
+    controls = []
+    for model, compiled in zip(models, (False, True), strict=True):
+        optimizer = optimizer_of(model)
+        controls.append(comera.control_ranks(model, optimizer, plan))
+        take_step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for step in range(6):
+            optimizer.zero_grad()
+            task_loss(model, step).backward()
+            take_step()
+    assert [(control.step, control.stage) for control in controls] == [(6, "over")] * 2
+    assert comera.ranks_of(models[0]) == comera.ranks_of(models[1])
+    for eager, compiled in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(eager, compiled)
+    torch.compiler.reset()
+
+
 def test_clipping_sees_the_gradient_of_the_task_alone():
     model, seen = toy(), []
     optimizer = torch.optim.SGD(comera.parameter_groups(model), lr=1e-3)
@@ -228,6 +250,23 @@ def test_a_run_goes_on_from_its_state_dicts_to_the_bit(saved_at, tmp_path):
     by_hooks(other, optimizer, 5, saved_at)
     assert comera.ranks_of(other) == comera.ranks_of(wanted)
     assert all(map(torch.equal, wanted.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_without_control_loads_what_one_under_control_saved(wrapped):
+    model = toy()
+    optimizer = adam(model)
+    saved = nn.Sequential(model) if wrapped else model
+    comera.control_ranks(saved, optimizer, comera.RankPlan(early_steps=1))
+    by_hooks(model, optimizer, 2)
+    fresh = toy(seed=1)
+    comera.set_ranks(fresh, comera.ranks_of(model))
+    target = nn.Sequential(fresh) if wrapped else fresh
+    assert RANKS in saved.state_dict()
+    target.load_state_dict(saved.state_dict())
+    assert all(map(torch.equal, fresh.parameters(), model.parameters()))
+    with pytest.raises(RuntimeError, match="another"):
+        target.load_state_dict({**saved.state_dict(), "another": torch.zeros(1)})
 
 
 def test_removed_control_leaves_no_trace():

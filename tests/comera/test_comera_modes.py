@@ -1,14 +1,24 @@
 """Modes multiply to their dimension with the smallest sum; what does not fit is refused with an offer."""
 
+import contextlib
 import itertools
 import math
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comera import TTLinear, TTMEmbedding, balanced_modes, padded_modes
+from comera import (
+    TTLinear,
+    TTMEmbedding,
+    balanced_modes,
+    padded_modes,
+    solve_blocks,
+    solve_modes,
+    solve_table_modes,
+)
 from comera.modes import bond_limits, check_modes, check_ranks
 
 
@@ -90,3 +100,18 @@ def test_a_rank_outside_its_bond_is_refused_by_bond_and_limit(modes, data):
 def test_layers_refuse_what_does_not_fit(layer, sizes, named):
     with pytest.raises(ValueError, match=named):
         layer(*sizes)
+
+
+@pytest.mark.parametrize("number", [10**12, 10**12 + 39, 2**61 - 1, 963_761_198_400, (2**31 - 1) * (10**9 + 7)])
+def test_sizes_beyond_any_layer_are_solved_or_refused_within_seconds(number):
+    began = time.perf_counter()
+    for solve in (
+        lambda: solve_modes(number, number, ratio=100),
+        lambda: solve_modes(number, 64, ratio=4, order=5),
+        lambda: solve_blocks(number, 64, ratio=4),
+        lambda: solve_blocks(number, number, ratio=100),
+        lambda: solve_table_modes(1000, number, ratio=4),
+    ):
+        with contextlib.suppress(ValueError):
+            solve()
+    assert time.perf_counter() - began < 10

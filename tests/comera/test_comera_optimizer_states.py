@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from model_states import assert_same
 from torch import nn
 
 import comera
-from comera.compatibility.optimizer_states import check_states, cut_state
+from comera.compatibility.optimizer_states import check_states, cut_state, living_optimizers
 from comera.loops.control import RankPlan
 
 CLOSED = (0, 1, 5, 33, 34)  # places in the rank entries of a layer, no bond as a whole
@@ -256,3 +257,25 @@ def test_torchaos_tensors_become_what_torchao_keeps_for_a_parameter_of_the_new_s
         weights[0].data, weights[0].grad = weights[0].data[places], torch.randn(entries)
         optimizers[0].step()
         assert weights[0].isfinite().all()
+
+
+def test_optimizers_are_found_among_many_objects_without_a_call_for_each():
+    class Own(torch.optim.SGD):
+        """Of a class that this process has just made."""
+
+    own, plain = Own([nn.Parameter(torch.zeros(1))]), torch.optim.Adam([nn.Parameter(torch.zeros(1))])
+    crowd = [[number] for number in range(300_000)]
+    calls = 0
+
+    def count(_frame, _event, _function):
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        found = living_optimizers()
+    finally:
+        sys.setprofile(None)
+    assert own in found
+    assert plain in found
+    assert calls < len(crowd) / 100

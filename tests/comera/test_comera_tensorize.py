@@ -8,7 +8,7 @@ from drawn_chains import assert_all_close
 from torch import nn
 from torch.nn import functional as F
 
-from comera import TT, TTM, TiedTTMLinear, TTLinear, TTMEmbedding, tensorize
+from comera import BTT, TT, TTM, TiedTTMLinear, TTLinear, TTMEmbedding, tensorize
 
 FULL = 10**6  # a cap that no bond reaches
 
@@ -242,3 +242,39 @@ def test_what_is_frozen_stays_frozen(start):
     assert trained == {"hidden.bias", "output.packed_cores", "output.diagonals_bias"}
     model(torch.tensor([[0, 3, 11]])).sum().backward()
     assert {name for name, parameter in model.named_parameters() if parameter.grad is not None} == trained
+
+
+@pytest.mark.parametrize("spec", [TT(ranks=4, order=1), TT(ranks=4, order=2), BTT(rank=2), TTM(ranks=4, order=2)])
+@pytest.mark.parametrize("weight", ["zeros", "rank one", "one block"])
+def test_no_rank_of_a_decomposed_weight_is_dead(spec, weight):
+    table = isinstance(spec, TTM)
+    dense = nn.Embedding(16, 16) if table else nn.Linear(16, 16, bias=False)
+    given = torch.zeros(16, 16)
+    if weight == "rank one":
+        given = torch.outer(torch.arange(1.0, 17), torch.linspace(-1, 1, 16))
+    elif weight == "one block":
+        given[:4, :4] = torch.randn(4, 4)
+    with torch.no_grad():
+        dense.weight.copy_(given)
+    layer = tensorize(dense, {"": spec}, start="weights")
+    if weight == "zeros":
+        assert not layer.to_dense().any()
+
+    def slices():
+        """Return the entries of each factor, by the rank that they belong to."""
+        if isinstance(spec, BTT):
+            shape = layer.shape
+            yield layer.in_core.view(shape.in_blocks, shape.in_size, -1).movedim(1, 2).flatten(0, 1)
+            yield layer.out_core.flatten(0, 1)
+        else:
+            yield from (core.movedim(-1, 0).flatten(1) for core in layer.cores())
+
+    before = [each.detach().clone() for each in slices()]
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+    x = torch.arange(16) if table else torch.randn(32, 16)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (layer(x) - torch.linspace(-1, 2, 16)).square().sum().backward()
+        optimizer.step()
+    for then, now in zip(before, slices(), strict=True):
+        assert (then != now).any(1).all()

@@ -17,6 +17,11 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    CLIPConfig,
+    CLIPModel,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPVisionModel,
     GPT2Config,
     LlamaConfig,
 )
@@ -233,3 +238,45 @@ def test_a_damaged_folder_gives_no_model(damage, named, tmp_path):
     for load in (AutoModelForCausalLM.from_pretrained, comera.load_pretrained):
         with pytest.raises(ValueError, match=named):
             load(tmp_path)
+
+
+def small_clip():
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = sizes | {"vocab_size": 64, "max_position_embeddings": 8, "projection_dim": 16}
+    vision = sizes | {"image_size": 8, "patch_size": 4, "projection_dim": 16}
+    torch.manual_seed(0)
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)).eval()
+
+
+def output_of(model, ids, image):
+    """Return the output of CLIP or of one of its parts."""
+    if isinstance(model, CLIPModel):
+        return model(ids, image).logits_per_text
+    if isinstance(model, CLIPTextModelWithProjection):
+        return model(ids).text_embeds
+    return model(image if isinstance(model, CLIPVisionModel) else ids).pooler_output
+
+
+@pytest.mark.parametrize("plan", [{"*_model.encoder.*": LINEAR}, {"text_model.*": LINEAR, "text_projection": LINEAR}])
+@pytest.mark.parametrize("kind", [CLIPModel, CLIPTextModel, CLIPVisionModel, CLIPTextModelWithProjection])
+def test_a_part_of_a_composite_model_is_loaded_from_its_folder(kind, plan, tmp_path):
+    clip = small_clip()
+    if "text_projection" in plan:
+        plan = {"text_model.embeddings.*": None, **plan}
+    comera.tensorize(clip, plan)
+    clip.save_pretrained(tmp_path / "whole")
+    assert "comera" not in str(clip.config.to_dict())
+    ids, image = torch.randint(0, 64, (2, 6)), torch.randn(2, 3, 8, 8)
+    wanted = {
+        CLIPModel: lambda: output_of(clip, ids, image),
+        CLIPTextModel: lambda: clip.text_model(ids).pooler_output,
+        CLIPVisionModel: lambda: clip.vision_model(image).pooler_output,
+        CLIPTextModelWithProjection: lambda: clip.text_projection(clip.text_model(ids).pooler_output),
+    }[kind]()
+    for source, target in (("whole", "again"), ("again", "more")):  # what was loaded can be saved and loaded
+        part = kind.from_pretrained(tmp_path / source).eval()
+        assert "comera" not in str(part.config.to_dict())
+        torch.testing.assert_close(output_of(part, ids, image), wanted)
+        part.save_pretrained(tmp_path / target)
+    config = json.loads((tmp_path / "whole" / "config.json").read_text())
+    assert config["text_config"]["fusion_config"] == {"comera": True}  # stops a process without comera
