@@ -110,6 +110,9 @@ FORMATS: Mapping[str, Format] = {
     "cpu_over_*": Format("CPU / *", suffix="x"),
     "allocated_over_*": Format("allocated / *", suffix="x"),
     "allocated_mib": Format("allocated MiB", digits=4),
+    "plain_allocated_over_*": Format("allocated, plain steps / *", suffix="x"),
+    "plain_allocated_mib": Format("allocated MiB, plain steps", digits=4),
+    "cuda_workspaces_over_*": Format("CUDA with workspaces / *", suffix="x"),
     "reserved_mib": Format("reserved MiB", digits=4),
     # searches of rates
     "ratio": Format("ratio", suffix="x"),
