@@ -41,6 +41,12 @@ def extended(record: Record, samples: Mapping[str, Any]) -> dict[str, Any]:
     return {**samples, **({"rare": rare} if rare else {}), **known}
 
 
+def calls_by_launch(record: Record) -> dict[int, int]:
+    """Return by launch the place of the call that measured it, the earliest call being 0."""
+    places = [place for place, call in enumerate(calls_of(record)) for _ in range(call["launches"])]
+    return dict(zip(pairing_by_launch(record), places, strict=False))
+
+
 def call_of(record: Record) -> dict[str, Any]:
     """Return when and on which machine the launches of the latest call were measured, and how many they are."""
     before = sum(call["launches"] for call in record.samples.get(_CALLS, []))

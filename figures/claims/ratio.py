@@ -2,7 +2,7 @@
 
 Each ratio is held against ``need``: the published low end less ``slack``, half a unit of the last published digit
 ("9x" needs 8.5), and 1 for a statement ("faster and smaller"). Both of its bounds count: the range over launches where
-there are fewer than six, else the 95 % interval. The ratio
+there are fewer than six, else the 95 % interval; over calls where the launches are of several. The ratio
 
 * *holds* when the lower bound reaches ``need``; for a statement, when it lies above 1;
 * *leans* when the lower bound lies above 1 and reaches half of ``need``; a statement cannot lean;

@@ -50,7 +50,8 @@ _NOTES = (
     "model and data that it names. Reproduced: it agrees by what was measured. Given: it agrees by construction or by "
     "prediction. Agrees: either.",
     f"In brackets, of times: of fewer than {MIN_LAUNCHES} launches the range over launches, of one launch over its "
-    f"blocks, else a {CONFIDENCE:.0%} interval. Of metrics: of one seed, or of {MIN_LAUNCHES} and more, a "
+    f"blocks, else a {CONFIDENCE:.0%} interval; where launches are of several calls, calls take their place. Of "
+    f"metrics: of one seed, or of {MIN_LAUNCHES} and more, a "
     f"{CONFIDENCE:.0%} interval, else a bootstrap over seeds and examples. Both bounds decide, at every batch size; "
     "what cannot decide is shown all the same.",
 )

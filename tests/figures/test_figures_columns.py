@@ -68,6 +68,8 @@ def test_the_unit_of_epochs_suits_the_longest(seconds: float, unit: str, factor:
         ("range", 1, ["range over blocks"]),
         ("range", 3, ["range over launches"]),
         ("interval", 8, ["95% interval over launches and blocks"]),
+        ("range over calls", 9, ["range over calls"]),
+        ("interval over calls", 18, ["95% interval over calls and launches"]),
         ("", 8, []),
     ],
 )
