@@ -116,6 +116,7 @@ FORMATS: Mapping[str, Format] = {
     "reserved_mib": Format("reserved MiB", digits=4),
     # searches of rates
     "ratio": Format("ratio", suffix="x"),
+    "matrices_ratio": Format("matrices", digits=2, suffix="x"),
     "train_steps": Format("steps", digits=0),
     "test_loss": Format("loss", digits=4),
     "less_*": Format("less *"),
