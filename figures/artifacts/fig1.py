@@ -245,7 +245,7 @@ def _weak(page: Fig1Page, rival: str, timed: bool) -> str:
     recorded = set(page.runs["arm"]) if timed else set(forms)
     if recorded.intersection(forms) - {rival} or (timed and len(page.toggled) and rival in set(page.toggled["arm"])):
         return ""
-    return f"No stronger form of {rival} is {'timed' if timed else 'recorded'}; make some: make reproduce-fig1-all."
+    return f"No stronger form of {rival} is {'timed' if timed else 'recorded'}; run make reproduce-fig1-all."
 
 
 def _not_captured(page: Fig1Page) -> str:
