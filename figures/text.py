@@ -145,7 +145,7 @@ def csv(table: pd.DataFrame) -> bytes:
     return table.to_csv(index=False, float_format=csv_number, lineterminator="\n").encode()
 
 
-def csv_number(value: float) -> str:
+def csv_number(value: Any) -> str:
     """Return a number with six significant digits, or with more where the last of them is a 5.
 
     Whoever rounds six digits that end in a 5 once more cannot tell which way the whole number goes.
