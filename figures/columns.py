@@ -110,9 +110,13 @@ FORMATS: Mapping[str, Format] = {
     "cpu_over_*": Format("CPU / *", suffix="x"),
     "allocated_over_*": Format("allocated / *", suffix="x"),
     "allocated_mib": Format("allocated MiB", digits=4),
+    "plain_allocated_over_*": Format("allocated, plain steps / *", suffix="x"),
+    "plain_allocated_mib": Format("allocated MiB, plain steps", digits=4),
+    "cuda_workspaces_over_*": Format("CUDA with workspaces / *", suffix="x"),
     "reserved_mib": Format("reserved MiB", digits=4),
     # searches of rates
     "ratio": Format("ratio", suffix="x"),
+    "matrices_ratio": Format("matrices", digits=2, suffix="x"),
     "train_steps": Format("steps", digits=0),
     "test_loss": Format("loss", digits=4),
     "less_*": Format("less *"),

@@ -14,7 +14,7 @@ A table, by the values of two columns, with bounds where there are any::
 
 ``|`` separates values, and quotes hold those with blanks. ``1/COLUMN`` is the inverse. ``digits=2`` changes how many
 there are, three by default. Parts of the claims ledger are the third kind: ``<!-- claims summary -->``, ``changed``,
-``artifacts``, ``bed``. The fourth are lines with numbers among words: ``<!-- template rivals -->`` is
+``alternatives``, ``artifacts``, ``bed``. The fourth are lines with numbers among words: ``<!-- template rivals -->`` is
 ``rivals.md.j2`` in the folder ``figures/places``, a jinja2 template with two functions and two filters::
 
     {{ number("fig1-amd-epyc-2-threads", "time_over_comera", arm="dense", batch_size=1) }}                4.5893
@@ -43,6 +43,7 @@ _LEDGER = {
     "summary": (r"\d+ claims as published",),
     "changed": ("A rival takes part", r"\| claim, published"),
     "artifacts": (r"\| artifact \|",),
+    "alternatives": (r"\| claim \| against",),
     "bed": (r"\| claim \| on a bed",),
 }
 

@@ -141,8 +141,23 @@ def to_terminal(frame: pd.DataFrame, title: str, left: frozenset[str] = frozense
 
 
 def csv(table: pd.DataFrame) -> bytes:
-    """Return a tidy table as CSV."""
-    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
+    """Return a tidy table as CSV, whose numbers round as the unrounded ones do (:func:`csv_number`)."""
+    return table.to_csv(index=False, float_format=csv_number, lineterminator="\n").encode()
+
+
+def csv_number(value: Any) -> str:
+    """Return a number with six significant digits, or with more where the last of them is a 5.
+
+    Whoever rounds six digits that end in a 5 once more cannot tell which way the whole number goes.
+
+    >>> csv_number(1.844496), csv_number(0.25), csv_number(4.585523)
+    ('1.844496', '0.25', '4.58552')
+    """
+    for digits in (6, 9):
+        text = f"{value:.{digits}g}"
+        if not text.partition("e")[0].replace(".", "").rstrip("0").endswith("5"):
+            return text
+    return f"{value:.12g}"
 
 
 def templates(*folders: Path, autoescape: bool = False) -> jinja2.Environment:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bench.advise.arms import AdvisedArm
-from bench.advise.evidence import Evidence, evidence
+from bench.advise.evidence import Evidence, GapRange, evidence
 from bench.advise.linear import Steps
 from bench.advise.model import AdvisedModel
 from bench.advise.question import Question
@@ -36,7 +36,7 @@ class AnswerRow:
     flops: int = 0  # of a step's products
     least_ms: float | None = None  # lower bound on the time of a step; None where the device's rates are not known
     bound_by: str = ""  # "products" or "memory traffic", which of both takes the least time
-    gap: Mapping[str, float] = field(default_factory=dict)  # measured, in nats above dense training, by optimizer
+    gap: Mapping[str, GapRange] = field(default_factory=dict)  # in nats above dense training, by optimizer
     left_out: str = ""  # why nothing was predicted; empty where it was
 
     @property
@@ -129,6 +129,10 @@ def _serve(connection: Connection, question: Question, device: Device) -> None:
 
 def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Device) -> AnswerRow:
     """Predict one arm; an arm that cannot train the model is left out with its reason."""
+    try:
+        model = arm.model(model)
+    except ValueError as error:
+        return AnswerRow(arm, left_out=str(error))
     steps = Steps(model, arm.method, question.precision, device.kind, arm.checkpoint)
     asked = question.batch_size, question.precision, device.kind, model.sequence_length, arm.checkpoint
     try:

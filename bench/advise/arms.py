@@ -17,11 +17,14 @@ from bench.protocol.recipe import Prescribed, Recipe
 
 MUON = "muon"
 
+#: The dense model with fewer columns, as many parameters as formats leave.
+NARROW = "dense:narrow"
+
 #: Every arm of the table, in its order.
 ARMS = (
     *("dense", "dense+checkpoint", "dense:adamw8bit", "dense:adamw8bit+checkpoint"),
     *("muon", "galore:8bit_per_layer", "apollo_mini", "lora"),
-    *("low_rank@size", "btt", "comera", "comera:lean"),
+    *("dense:narrow", "low_rank@size", "btt", "comera", "comera:lean"),
 )
 
 #: How many times smaller the matrices are that are asked for unless others are.
@@ -69,6 +72,13 @@ class AdvisedArm:
         kinds = {"dense": Kind.EXACT, "dense:adamw8bit": Kind.EIGHT_BIT, "lora": Kind.FINE_TUNING}
         return kinds.get(self.base, Kind.OPTIMIZER)
 
+    def model(self, model: AdvisedModel) -> AdvisedModel:
+        """Return the model that the arm trains: with fewer columns for ``dense:narrow``, else the given one.
+
+        Raises ValueError: the model has no narrower form.
+        """
+        return model.narrowed(self.ratio) if self.base == NARROW and self.ratio else model
+
     def method(self, model: AdvisedModel) -> Method:
         """Build the method afresh, for a model of any depth.
 
@@ -76,6 +86,8 @@ class AdvisedArm:
         """
         if self.base == MUON:
             return Prescribed(build("dense", "", default_settings("dense")), _MUON)
+        if self.base == NARROW:  # the model itself is narrower
+            return build("dense", "", default_settings("dense"))
         arm = parse_arm(self.base)
         field = "ranks_of_ratio" if arm.match == "rank" else "ratio"
         values = {} if self.ratio is None else {field: model.whole_ratio(self.ratio)}
@@ -100,7 +112,7 @@ def arms_of(names: Sequence[str], ratios: Sequence[float]) -> list[AdvisedArm]:
                 allowed = ", ".join((*available(), MUON))
                 raise ConfigError(f"arms has {name!r}; allowed: {allowed}, with :variant and {CHECKPOINTED}.")
             parse_arm(name)
-            structured = method != "dense" and "ratio" in default_settings(method)
+            structured = base == NARROW or (method != "dense" and "ratio" in default_settings(method))
         if names.count(name) > 1:
             raise ConfigError(f"arms has {name!r} twice; give each arm once.")
         arms += [AdvisedArm(name, ratio) for ratio in ratios] if structured else [AdvisedArm(name)]

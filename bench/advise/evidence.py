@@ -1,9 +1,10 @@
-"""What is measured of an arm's loss: its gap to dense training on the test bed, from the committed records.
+"""What is measured of an arm's loss: its gap to dense training on the test beds, from the committed records.
 
-The bed is a small language model on one corpus of repetitive text (experiment ``formats_tiny``). Each arm had its own
-search of rates; the rate is the one with the lowest validation loss, the gap the mean over seeds on the test data. An
-arm with several starts is given its best one. Matrices were 4 and 8 times smaller there; an arm is given the gap at the
-nearer of the two.
+The beds are small language models on one corpus of repetitive text (experiments ``formats_tiny`` and
+``formats_small``). Each arm had its own search of rates; the rate is the one with the lowest validation loss, the gap
+the mean over seeds on the test data. An arm with several starts is given its best one. Matrices were 4 and 8 times
+smaller there; an arm is given the gap at the nearer of the two, and its range over the beds. A narrower dense model is
+given that of the bed's narrower model of the formats' size.
 """
 
 import functools
@@ -13,53 +14,92 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
-from bench.advise.arms import MUON, AdvisedArm
+from bench.advise.arms import MUON, NARROW, AdvisedArm
 from bench.core.record import Record, read_all
 
-#: Where the records are, and the experiment with the evidence.
+#: Where the records are, and the experiments with the evidence.
 RECORDS = Path(__file__).resolve().parents[2] / "results" / "reference"
-EXPERIMENT = "formats_tiny"
+EXPERIMENTS = ("formats_tiny", "formats_small")
 
 #: The optimizers under which gaps were measured, as the table calls them.
 OPTIMIZERS: Mapping[str, str] = {"adamw": "AdamW", "muon": "Muon"}
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """Measured gaps on the test bed, in nats above dense training under the same optimizer."""
+class GapRange(NamedTuple):
+    """The least and the greatest gap over test beds, in nats.
 
+    >>> str(GapRange(0.05, 0.22)), str(GapRange(0.1, 0.1)), str(GapRange(0.0, 0.0))
+    ('+0.05 to +0.22', '+0.10', '0')
+    """
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        texts = [f"{value:+.2f}" if value else "0" for value in self]
+        return " to ".join(dict.fromkeys(texts))
+
+
+@dataclass(frozen=True)
+class LossBed:
+    """Measured gaps on one test bed, in nats above dense training under the same optimizer."""
+
+    words: str  # the model and its steps
     gaps: Mapping[float, Mapping[tuple[str, str], float]]  # by times smaller, then by method and optimizer
     muon: float  # loss of dense training under Muon, less that under AdamW
-    words: str  # the bed
 
     def nearest(self, ratio: float) -> float:
         """Return the measured ratio that is nearest to one that is asked for, as a factor."""
         return min(self.gaps, key=lambda measured: abs(math.log(measured / ratio)))
 
-    def gap(self, arm: AdvisedArm) -> dict[str, float]:
-        """Return the gap of an arm by optimizer, at the nearest ratio; empty where none was measured.
+
+@dataclass(frozen=True)
+class Evidence:
+    """Measured gaps on all test beds."""
+
+    beds: tuple[LossBed, ...]
+
+    @property
+    def words(self) -> str:
+        """Name the beds."""
+        return " and ".join(bed.words for bed in self.beds)
+
+    def nearest(self, ratio: float) -> float:
+        """Return the measured ratio that is nearest to one that is asked for, on the bed where it is farthest."""
+        return max((bed.nearest(ratio) for bed in self.beds), key=lambda measured: abs(math.log(measured / ratio)))
+
+    def gap(self, arm: AdvisedArm) -> dict[str, GapRange]:
+        """Return the range of an arm's gaps by optimizer, at the nearest ratios; empty where none was measured.
 
         The arms of exact arithmetic are dense training itself, so their gap is 0 by construction.
         """
-        base = arm.base.partition(":")[0].partition("@")[0]
+        base = arm.base if arm.base == NARROW else arm.base.partition(":")[0].partition("@")[0]
         if arm.base == "dense":
-            return dict.fromkeys(OPTIMIZERS, 0.0)
-        if arm.base == MUON:
-            return {"adamw": self.muon}
-        if arm.ratio is None:
-            return {}
-        found = self.gaps[self.nearest(arm.ratio)]
-        return {name: found[base, name] for name in OPTIMIZERS if (base, name) in found}
+            return dict.fromkeys(OPTIMIZERS, GapRange(0.0, 0.0))
+        found: dict[str, list[float]] = defaultdict(list)
+        for bed in self.beds:
+            if arm.base == MUON:
+                found["adamw"].append(bed.muon)
+            elif arm.ratio is not None:
+                for (name, optimizer), gap in bed.gaps[bed.nearest(arm.ratio)].items():
+                    if name == base:
+                        found[optimizer].append(gap)
+        return {name: GapRange(min(found[name]), max(found[name])) for name in OPTIMIZERS if name in found}
 
 
 @functools.cache
 def evidence(root: Path = RECORDS) -> Evidence | None:
-    """Read the evidence from the records below ``root``; None where they hold none.
+    """Read the evidence from the records below ``root``; None where they hold none."""
+    beds = (_bed(root, name) for name in EXPERIMENTS)
+    found = tuple(bed for bed in beds if bed is not None)
+    return Evidence(found) if found else None
 
-    A ratio counts where arms were trained at it under every optimizer.
-    """
-    records = [record for record in read_all(root, EXPERIMENT) if record.status == "ok"]
+
+def _bed(root: Path, experiment: str) -> LossBed | None:
+    """Read one bed; a ratio counts where arms were trained at it under every optimizer."""
+    records = [record for record in read_all(root, experiment) if record.status == "ok"]
     losses = {key: _chosen(some) for key, some in _by_arm(records).items()}
     dense = {name: loss for name in OPTIMIZERS if (loss := losses.get((None, "dense", "", name))) is not None}
     if len(dense) < len(OPTIMIZERS):
@@ -67,28 +107,24 @@ def evidence(root: Path = RECORDS) -> Evidence | None:
     gaps: dict[float, dict[tuple[str, str], float]] = defaultdict(dict)
     for (ratio, method, _, optimizer), loss in losses.items():
         if ratio is not None:
-            gap = loss - dense[optimizer]
-            gaps[ratio][method, optimizer] = min(gap, gaps[ratio].get((method, optimizer), math.inf))
+            name, gap = NARROW if method == "dense" else method, loss - dense[optimizer]
+            gaps[ratio][name, optimizer] = min(gap, gaps[ratio].get((name, optimizer), math.inf))
     whole = {ratio: some for ratio, some in gaps.items() if {name for _, name in some} == {*OPTIMIZERS}}
     if not whole:
         return None
     by_matrices = {_matrices_ratio(records, ratio): some for ratio, some in sorted(whole.items())}
     bed = records[0].config
     settings, steps = bed["workload_settings"], bed["training"]["stages"][-1]["steps"]
-    model = f"a {settings['blocks']}-block GPT of width {settings['width']}"
-    words = f"{model} on one corpus of repetitive text, {steps:,} steps"
-    return Evidence(by_matrices, dense["muon"] - dense["adamw"], words)
+    words = f"a {settings['blocks']}-block GPT of width {settings['width']} ({steps:,} steps)"
+    return LossBed(words, by_matrices, dense["muon"] - dense["adamw"])
 
 
 def _by_arm(records: list[Record]) -> dict[tuple[float | None, str, str, str], dict[float, list[Record]]]:
-    """Return records by ratio, method, variant and optimizer, then by rate.
-
-    Narrower dense models are no arm of the table, and the one rule of rates is the common one.
-    """
+    """Return records by ratio, method, variant and optimizer, then by rate; the rule of rates is the common one."""
     found: dict[tuple[float | None, str, str, str], dict[float, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         recipe = record.config["training"]["recipe"]
-        if (record.method, record.variant) != ("dense", "narrow") and not recipe.get("per_core"):
+        if not recipe.get("per_core"):
             found[record.ratio, record.method, record.variant or "", recipe["optimizer"]][recipe["lr"]].append(record)
     return found
 

@@ -102,11 +102,12 @@ def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: i
     An arm that cannot train the block is left out with its reason.
     """
     torch.set_num_threads(threads)
-    model = one_block(question)
+    block = one_block(question)
     try:
+        model = arm.model(block)
         peak = cuda_peak if question.kind == "cuda" else cpu_peak
         allocated = peak(lambda: steps_of(*_step(question, model, arm)))
-        timed = () if memory_alone else _timed(question, model, arm)
+        timed = () if memory_alone else _timed(question, block, arm)
         batch, kind = question.batch_size, question.kind
         predicted = trace(model, arm.method(model), batch, question.precision, kind, arm.checkpoint).peak_bytes
     except ValueError as error:
@@ -132,7 +133,7 @@ def _timed(
     """Return the times of an arm and of dense training, which take turns, and on a GPU the energy of either's step."""
     on_cuda = question.kind == "cuda"
     arms = {"arm": arm, "dense": AdvisedArm("dense")}
-    turns = {name: _turn(*_step(question, model, one), on_cuda) for name, one in arms.items()}
+    turns = {name: _turn(*_step(question, one.model(model), one), on_cuda) for name, one in arms.items()}
     for turn in turns.values():
         for _ in range(_WARM_UP):
             turn()

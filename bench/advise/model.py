@@ -24,6 +24,12 @@ _LONGEST_PATTERN = 8
 #: that transformers has for all models.
 _NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 
+#: What configurations call the inner features of a feed-forward, and the features of a head.
+_INNER, _PER_HEAD = ("intermediate_size", "n_inner", "ffn_dim", "d_ff"), ("head_dim", "d_kv")
+
+#: How far from a wanted number of parameters a narrower model may be.
+_NEAR = 0.05
+
 #: Attributes of a block that tell it from its neighbours without making it another one.
 _INDICES = ("layer_idx", "layer_id", "layer_index", "training")
 
@@ -95,6 +101,53 @@ class AdvisedModel(HuggingFaceWorkload):
             short.shapes = short.build()
         self._shortened[depth] = short
         return short
+
+    def narrowed(self, ratio: float) -> "AdvisedModel":
+        """Return the model with fewer columns and as many blocks, heads and words.
+
+        It has about as many parameters as the model whose matrices are ``ratio`` times smaller. The width is the
+        multiple of 8 per head that comes nearest with blocks of the same shape, so that fused attention takes it; the
+        inner features then make up the difference. Raises ValueError: none comes within 5 %.
+        """
+        wanted = self._parameters / self.whole_ratio(ratio)
+        step = 8 * self.config.num_attention_heads
+        widths = range(step, self.config.hidden_size, step)
+        if not widths:
+            raise ValueError(f"no narrower model: hidden_size is {self.config.hidden_size}; widths are {step}, ...")
+        sizes = {width: self._of_width(width)._parameters for width in widths}
+        width = min(widths, key=lambda each: abs(sizes[each] - wanted))
+        inner = self._inner_of(width)
+        per_feature = (sizes[width] - self._of_width(width, inner // 2)._parameters) / (inner - inner // 2)
+        filled = 8 * round((inner + (wanted - sizes[width]) / per_feature) / 8)
+        narrow = self._of_width(width, max(filled, 8))
+        if abs(narrow._parameters / wanted - 1) > _NEAR:
+            raise ValueError(f"no narrower model has about {wanted:,.0f} parameters; widths are multiples of {step}.")
+        return narrow
+
+    @property
+    def _parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.shapes.parameters())
+
+    def _inner_of(self, width: int) -> int:
+        """Return the inner features of a block of so many columns and of the same shape, a multiple of 8."""
+        name = next(name for name in _INNER if hasattr(self.config, name))
+        inner = getattr(self.config, name) or 4 * self.config.hidden_size
+        return max(8, 8 * round(inner * width / self.config.hidden_size / 8))
+
+    def _of_width(self, width: int, inner: int | None = None) -> "AdvisedModel":
+        """Return the same model with so many columns and inner features, the latter by default in proportion."""
+        narrow = copy.copy(self)
+        narrow.config = copy.deepcopy(self.config)
+        name = next(name for name in _INNER if hasattr(self.config, name))
+        setattr(narrow.config, name, self._inner_of(width) if inner is None else inner)
+        for per_head in _PER_HEAD:
+            if getattr(self.config, per_head, None):
+                setattr(narrow.config, per_head, width // self.config.num_attention_heads)
+        narrow.config.hidden_size = width
+        narrow._shortened = {}
+        with torch.device("meta"):
+            narrow.shapes = narrow.build()
+        return narrow
 
     def _agrees(self, depth: int) -> bool:
         """Whether the shortened model has the first blocks of the whole one."""

@@ -13,7 +13,8 @@ The first of these that fits the batch on the device is recommended:
 5. **A structured model**, the one with the smallest measured gap in loss; of arms whose gap is not measured, none.
 
 A structured model replaces an exact one only by evidence: where, at a ratio within 1.5 times of the asked one, its loss
-was measured level with dense training or below, under every optimizer that was tried, and its least time is lower.
+was measured level with dense training or below, on every bed and under every optimizer that was tried, and its least
+time is lower.
 CoMERA is held to the same rule as every other structured arm, and at an equal gap the others come first.
 
 Arms for fine-tuning alone are never recommended, since the command asks about training.
@@ -92,8 +93,8 @@ def _distance(answer: Answer, row: AnswerRow) -> float:
 
 
 def _worst(row: AnswerRow) -> float:
-    """Return the largest of the gaps measured under several optimizers."""
-    return max(row.gap.values())
+    """Return the largest of the gaps measured on several beds under several optimizers."""
+    return max(gap.high for gap in row.gap.values())
 
 
 def _proven(answer: Answer) -> list[AnswerRow]:
@@ -112,8 +113,8 @@ def _proven(answer: Answer) -> list[AnswerRow]:
 
 
 def _gap(row: AnswerRow) -> str:
-    gaps = [f"{value:+.2f} nats under {OPTIMIZERS[name]}" for name, value in row.gap.items()]
-    return f"its loss on the test bed is {' and '.join(gaps)}"
+    gaps = [f"{gap} nats under {OPTIMIZERS[name]}" for name, gap in row.gap.items()]
+    return f"its loss on the test beds is {' and '.join(gaps)}"
 
 
 def _structured(answer: Answer) -> str:

@@ -54,7 +54,7 @@ def _cells(answer: Answer, row: AnswerRow) -> tuple[str, ...]:
 
 
 def _gap(row: AnswerRow) -> str:
-    gaps = [f"{value:+.2f} {OPTIMIZERS[name]}" if value else "0" for name, value in row.gap.items()]
+    gaps = [f"{gap} {OPTIMIZERS[name]}" if any(gap) else "0" for name, gap in row.gap.items()]
     return "; ".join(gaps).replace("0; 0", "0") or "-"
 
 
@@ -86,13 +86,15 @@ def _notes(answer: Answer) -> list[str]:
     gaps = "loss gap: no records of formats are here."
     if found is not None:
         gaps = (
-            f"loss gap: nats above dense training under the same optimizer, measured on {found.words}, with matrices "
-            f"{' and '.join(f'{ratio:g}' for ratio in found.gaps)} times smaller (the gap at the nearest ratio is "
-            "shown); muon beside dense AdamW. It is no forecast for your model. -: not measured."
+            f"loss gap: nats above dense training under the same optimizer, measured on {found.words}, on one corpus "
+            f"of repetitive text, with matrices {' and '.join(f'{ratio:g}' for ratio in found.beds[0].gaps)} times "
+            "smaller. Shown is the range over these beds at the nearest ratio; muon beside dense AdamW. It is no "
+            "forecast for your model. -: not measured."
         )
     of_kinds = {
         Kind.STRUCTURED: "Structured arms: all linear layers of the blocks, so many times smaller; embeddings and "
-        "output layer stay dense. low_rank@size has the size of comera.",
+        "output layer stay dense. low_rank@size has the size of comera. dense:narrow has fewer columns everywhere and "
+        "about as many parameters in all.",
         Kind.FINE_TUNING: "lora is for fine-tuning: its frozen weights must come from a trained model.",
     }
     kinds = {row.arm.kind for row in answer.rows}
@@ -147,7 +149,7 @@ def _plain(answer: Answer, row: AnswerRow) -> dict[str, Any]:
         "flops_per_step": row.flops,
         "least_time_ms": row.least_ms,
         "bound_by": row.bound_by or None,
-        "loss_gap_nats": dict(row.gap),
+        "loss_gap_nats": {name: list(gap) for name, gap in row.gap.items()},
         "loss_gap_measured_at_ratio": found.nearest(row.arm.ratio)
         if (found := answer.evidence) and row.arm.ratio and row.gap
         else None,

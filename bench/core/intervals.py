@@ -9,7 +9,12 @@ blocks of a single launch. A range is no confidence interval. From :data:`MIN_LA
 *interval*, the percentile bootstrap that draws launches first and then blocks within each. Its seed is fixed and values
 are sorted before drawing, so the same blocks give the same interval in any order.
 
-A block is named by its launch and its number there; one named otherwise belongs to the only launch.
+Launches of one call lie minutes apart and share what the machine did in that time. Where launches are of several calls
+(commands, hours or days apart), calls take the place of launches, and launches that of blocks: a range is over calls,
+and an interval draws calls first.
+
+A block is named by its launch and its number there, or by its call, launch and number; one named otherwise belongs to
+the only launch.
 """
 
 import functools
@@ -33,8 +38,8 @@ _FEW_PATTERNS = 500  # above this many, drawing counts of patterns takes longer 
 Array = NDArray[np.float64]
 
 
-#: Kind of ``low`` and ``high``: nothing, least and greatest measured value, or an interval.
-Kind = Literal["", "range", "interval"]
+#: Kind of ``low`` and ``high``: nothing, least and greatest measured value, or an interval; of one call or of several.
+Kind = Literal["", "range", "interval", "range over calls", "interval over calls"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ class Estimate:
         """
         over = "launches" if self.launches > 1 else "blocks"
         names = {"range": f"range over {over}", "interval": f"{CONFIDENCE:.0%} interval over launches and blocks"}
-        return names.get(self.kind, "")
+        names |= {"interval over calls": f"{CONFIDENCE:.0%} interval over calls and launches"}
+        return names.get(self.kind, self.kind)
 
     @classmethod
     def exact(cls, value: float) -> Self:
@@ -85,14 +91,35 @@ def _percentiles(distribution: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _launches(values: Mapping[Any, float] | Sequence[float], what: str) -> list[Array]:
-    """Return the values of each launch, sorted."""
-    if not isinstance(values, Mapping):
-        return [_positive(values, what)]
-    found: dict[int, list[float]] = {}
-    for block, value in values.items():
-        found.setdefault(block[0] if isinstance(block, tuple) else 0, []).append(value)
-    return [_positive(found[launch], what) for launch in sorted(found)] or [_positive((), what)]
+@dataclass(frozen=True)
+class _Measured:
+    """The blocks of one side of an estimate.
+
+    Args:
+        units: what repeats independently: launches, each with the sorted values of its blocks, or where these are of
+            several calls the calls, each with the sorted statistics of its launches.
+        blocks, launches: how many there are.
+        calls: whether the units are calls.
+    """
+
+    units: list[Array]
+    blocks: int
+    launches: int
+    calls: bool
+
+
+def _measured(statistic: Callable[..., Any], values: Mapping[Any, float] | Sequence[float], what: str) -> _Measured:
+    named = values if isinstance(values, Mapping) else dict(enumerate(values))
+    found: dict[tuple[int, ...], list[float]] = {}
+    for block, value in named.items():
+        found.setdefault(block[:-1] if isinstance(block, tuple) else (0,), []).append(value)
+    launches = {launch: _positive(found[launch], what) for launch in sorted(found)} or {(0,): _positive((), what)}
+    calls: dict[int, list[float]] = {}
+    for launch, blocks in launches.items():
+        calls.setdefault(launch[0] if len(launch) > 1 else 0, []).append(float(statistic(blocks)))
+    several = len(calls) > 1
+    units = [np.sort(np.asarray(of_call)) for of_call in calls.values()] if several else list(launches.values())
+    return _Measured(units, len(named), len(launches), several)
 
 
 def _resampled(statistic: Callable[..., Any], launches: Sequence[Array], generator: np.random.Generator) -> Array:
@@ -116,24 +143,27 @@ def _ends(statistic: Callable[..., Any], launches: Sequence[Array]) -> tuple[flo
     return float(min(values)), float(max(values))
 
 
-def _estimate(statistic: Callable[..., Any], sides: Sequence[list[Array]], paired: bool | None = None) -> Estimate:
+def _estimate(statistic: Callable[..., Any], sides: Sequence[_Measured], paired: bool | None = None) -> Estimate:
     """Estimate the statistic of the only side, or the ratio of those of two sides.
 
     An interval resamples each side on its own. A range of two sides reaches from the least quotient of a launch above
     and a launch below to the greatest, which is the widest range that the launches allow.
     """
-    value = float(functools.reduce(np.divide, [statistic([statistic(one) for one in side]) for side in sides]))
-    blocks, launches = min(sum(one.size for one in side) for side in sides), min(map(len, sides))
+    units = [side.units for side in sides]
+    value = float(functools.reduce(np.divide, [statistic([statistic(one) for one in side]) for side in units]))
+    blocks, launches = min(side.blocks for side in sides), min(side.launches for side in sides)
     if blocks < 2:
         return Estimate(value, None, None, blocks, paired, launches)
-    if launches < MIN_LAUNCHES:
-        (low, high), *below = (_ends(statistic, side) for side in sides)
+    calls = any(side.calls for side in sides)
+    if min(map(len, units)) < MIN_LAUNCHES:
+        (low, high), *below = (_ends(statistic, side) for side in units)
         for least, greatest in below:
             low, high = low / greatest, high / least
-        return Estimate(value, low, high, blocks, paired, launches, "range")
+        return Estimate(value, low, high, blocks, paired, launches, "range over calls" if calls else "range")
     generator = np.random.default_rng(SEED)
-    distribution = functools.reduce(np.divide, [_resampled(statistic, side, generator) for side in sides])
-    return Estimate(value, *_percentiles(distribution), blocks, paired, launches, "interval")
+    distribution = functools.reduce(np.divide, [_resampled(statistic, side, generator) for side in units])
+    kind: Kind = "interval over calls" if calls else "interval"
+    return Estimate(value, *_percentiles(distribution), blocks, paired, launches, kind)
 
 
 def mean_estimate(values: Mapping[Any, float] | Sequence[float]) -> Estimate:
@@ -142,21 +172,21 @@ def mean_estimate(values: Mapping[Any, float] | Sequence[float]) -> Estimate:
     >>> mean_estimate([2.0, 2.5, 3.0])
     Estimate(value=2.5, low=2.0, high=3.0, blocks=3, paired=None, launches=1, kind='range')
     """
-    return _estimate(np.mean, [_launches(values, "mean")])
+    return _estimate(np.mean, [_measured(np.mean, values, "mean")])
 
 
 def paired_ratio(numerator: Mapping[Any, float], denominator: Mapping[Any, float]) -> Estimate:
     """Return the median of the ratios of blocks with the same name, with its range or interval.
 
-    Other blocks do not count. Of several launches it is the median of their medians.
+    Other blocks do not count. Of several launches it is the median of their medians, of several calls that of theirs.
 
     Raises ValueError: no common block, or a value that is not above zero.
     """
     common = sorted(set(numerator) & set(denominator))
     for side, name in ((numerator, "numerator"), (denominator, "denominator")):
         _positive([side[block] for block in common], f"{name} of a paired ratio")
-    ratios = _launches({block: numerator[block] / denominator[block] for block in common}, "paired ratio")
-    return _estimate(np.median, [ratios], paired=True)
+    ratios = {block: numerator[block] / denominator[block] for block in common}
+    return _estimate(np.median, [_measured(np.median, ratios, "paired ratio")], paired=True)
 
 
 def unpaired_ratio(
@@ -173,8 +203,8 @@ def unpaired_ratio(
     >>> found.low, found.high, found.kind
     (1.0, 3.0, 'range')
     """
-    above = _launches(numerator, "numerator of an unpaired ratio")
-    below = _launches(denominator, "denominator of an unpaired ratio")
+    above = _measured(np.median, numerator, "numerator of an unpaired ratio")
+    below = _measured(np.median, denominator, "denominator of an unpaired ratio")
     return _estimate(np.median, [above, below], paired=False)
 
 

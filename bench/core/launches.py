@@ -27,6 +27,12 @@ def paired_launches(one: Record, other: Record) -> set[int]:
     return {launch for launch, name in ours.items() if name and theirs.get(launch) == name}
 
 
+def calls_by_launch(record: Record) -> dict[int, int]:
+    """Return by launch the place of the call that measured it, the earliest call being 0."""
+    places = [place for place, call in enumerate(calls_of(record)) for _ in range(call["launches"])]
+    return dict(zip(pairing_by_launch(record), places, strict=False))
+
+
 def call_of(record: Record) -> dict[str, Any]:
     """Return when and on which machine the launches of the latest call were measured, and how many they are."""
     before = sum(call["launches"] for call in record.samples.get(_CALLS, []))

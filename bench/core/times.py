@@ -1,13 +1,15 @@
 """The time of a step and of an epoch, from a record's samples: one definition for records, figures and the explorer.
 
-A time is the mean over launches of the mean over undisturbed blocks of the mean over steps, plus the amortised cost of
-rare events of the launch. An epoch takes that times the steps that the record's workload has in one.
+A time is the mean over calls of the mean over launches of the mean over undisturbed blocks of the mean over steps, plus
+the amortised cost of rare events of the launch. An epoch takes that times the steps that the record's workload has in
+one.
 """
 
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from bench.core.intervals import Estimate, mean_estimate
+from bench.core.launches import calls_by_launch
 from bench.core.record import Record
 from bench.core.samples import Block, block_means_ms
 
@@ -32,7 +34,7 @@ def rare_estimate_ms(record: Record, launches: Collection[int]) -> Estimate:
         return Estimate.exact(0.0)
     if len(launches) < 2 or not record.samples.get("rare"):
         return Estimate(whole, None, None, 0)
-    return mean_estimate({(launch, 0): rare_ms_per_step(record, launch) for launch in launches})
+    return mean_estimate(by_call(record, {(launch, 0): rare_ms_per_step(record, launch) for launch in launches}))
 
 
 def step_means_ms(record: Record, disturbed: bool = False) -> dict[Block, float]:
@@ -43,15 +45,21 @@ def step_means_ms(record: Record, disturbed: bool = False) -> dict[Block, float]
     return {block: ms + rare_ms_per_step(record, block[0]) for block, ms in block_means_ms(record, disturbed).items()}
 
 
+def by_call(record: Record, means: Mapping[Block, float]) -> dict[tuple[int, int, int], float]:
+    """Return values of blocks by call, launch and block, as estimates over several calls need them."""
+    calls = calls_by_launch(record)
+    return {(calls.get(launch, 0), launch, block): value for (launch, block), value in means.items()}
+
+
 def step_time_ms(record: Record) -> Estimate | None:
     """Return the mean step time in ms with its bounds; None where no step was timed.
 
     Where every block was disturbed, all of them count and the time has no bounds.
     """
     if means := step_means_ms(record):
-        return mean_estimate(means)
+        return mean_estimate(by_call(record, means))
     if means := step_means_ms(record, disturbed=True):
-        return Estimate(mean_estimate(means).value, None, None, 0)
+        return Estimate(mean_estimate(by_call(record, means)).value, None, None, 0)
     return None
 
 

@@ -8,9 +8,10 @@ MNLI_TRAIN_ROWS = 392_702
 #: In words.
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
-#: Accuracy in percent of a linear probe on bags of words, on the validation pairs of MNLI-12k. On MNLI as a whole, with
-#: more to learn from, such a probe does no worse.
-BAG_OF_WORDS = {"nli_pool": 52.0, "mnli_12k": 52.0, "mnli": 52.0}
+#: Accuracy in percent of a linear probe on bags of words, as the records of experiment ``probe`` have it. MNLI as a
+#: whole, which is not at hand, has the pool's: with more to learn from, such a probe does no worse.
+BAG_OF_WORDS = {"nli_pool": 52.54566653711621, "mnli_12k": 49.77328669516777}
+BAG_OF_WORDS["mnli"] = BAG_OF_WORDS["nli_pool"]
 
 
 def encoder_words(dataset: str, layers: int, classes: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from bench.measures.predict import predicted
 from bench.measures.shapes import tensorized_shapes
 from bench.processes.interleave import time_cells
 from bench.protocol import Data, Outcome, RareEvent, Session, Workload
-from bench.step.allocator import begin_peak, take_workspaces
+from bench.step.allocator import begin_peak, take_workspaces, workspaces_mib
 from bench.step.timing import StepTimer, steady_allocator
 from bench.step.train_step import TrainStep, batches_on, build_step
 from bench.workloads import open_cell_workload
@@ -67,7 +67,7 @@ def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:
         "rare_periods": {event.name: event.period_steps for event in events},
     }
     if cell.device == "cuda":
-        columns["workspaces_mib"] = workspaces / 2**20
+        columns["workspaces_mib"] = workspaces_mib(workspaces, captured=step.steps_before_capture > 0)
     columns |= _warm_up(cell, timer)
     return timer, columns | (timer.traffic() if isinstance(timer, RankTimer) else {})
 

@@ -1,7 +1,9 @@
 """Memory of a device: what is free, the peak of CUDA's allocator, and what of that peak is no tensor of a step.
 
 cuBLAS keeps a workspace per thread and stream for good (32 MiB each on a Hopper GPU): one for the forward pass, one for
-autograd's backward. Predictions count tensors alone, so workspaces are measured and stated beside the peak.
+autograd's backward. A captured step runs on a stream of its own, for which cuBLAS keeps two more.
+
+Predictions count tensors alone, so workspaces are measured and stated beside the peak.
 """
 
 import gc
@@ -28,6 +30,15 @@ def take_workspaces(device: torch.device | str) -> int:
     del weight
     gc.collect()
     return torch.cuda.memory_allocated() - before
+
+
+def workspaces_mib(taken: int, captured: bool) -> float:
+    """Return the MiB of all workspaces, of the bytes that one stream takes; a captured step has a second stream.
+
+    >>> workspaces_mib(64 * 2**20, captured=False), workspaces_mib(64 * 2**20, captured=True)
+    (64.0, 128.0)
+    """
+    return (1 + captured) * taken / 2**20
 
 
 def begin_peak() -> None:

@@ -283,6 +283,7 @@ def about(page: ActivationsPage, table: pd.DataFrame) -> dict[str, Any]:
         "alike": all(one["alike"] == one["blocks"] for one in samples),
         "batch": next(iter(page.kept["batch_size"]), 0),
         "rooms": rooms.to_dict(),
+        "workspaces": f"{cells.BEFORE_HOPPER_MIB:.3g} or {cells.ON_HOPPER_MIB:g}",
         "batches": sorted(set(page.runs.loc[page.runs["status"] == "ok", "batch_size"])),
         "quantities": set(table["quantity"]),
         "marked": table.assign(older_code=bool(page.older_code)),

@@ -3,6 +3,9 @@
 A device has a page per precision and toggles that anything was timed with, and one of plain FP32 steps where there are
 predictions in FP32. A prediction, which is of plain steps, belongs to every page of its precision. The records of
 another experiment make the same page for whatever arms and batch sizes they have.
+
+A prediction for CUDA does not depend on the device that made it: claims on memory are judged on one set, the newest of
+each cell, on whatever page they are judged.
 """
 
 import re
@@ -25,8 +28,12 @@ from figures.draw.captions import Caption
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
+from figures.stats.sizes import equal_size
 
 EXPERIMENTS = ("fig1", "fig1_memory")
+
+#: Experiments that measure the allocator's peak of some of the same cells.
+LENDERS = ("prediction",)
 
 #: The paper's batch sizes, and those timed where there is no GPU.
 PAPER_BATCHES = (1, 32, 64, 128)
@@ -38,11 +45,21 @@ CELL = ("arm", "batch_size")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fig1Page(cells.TimesAndMemory):
-    """Times and memory by arm and batch size; ``uncaptured`` has times without CUDA Graph of what is refused it."""
+    """Times and memory by arm and batch size.
+
+    Args:
+        uncaptured: times without CUDA Graph of what is refused it.
+        toggled: times of the same cells with other toggles, which claims may take as stronger forms.
+        cuda_plans: predictions for CUDA of the page's model, of all arms, made on any device.
+        plain_peaks: peaks of plain steps by this device's allocator, measured apart from times.
+    """
 
     experiments: ClassVar[tuple[str, ...]] = EXPERIMENTS
     toggles: Toggles
     uncaptured: pd.DataFrame = field(default_factory=pd.DataFrame)
+    toggled: pd.DataFrame = field(default_factory=pd.DataFrame)
+    cuda_plans: pd.DataFrame = field(default_factory=pd.DataFrame)
+    plain_peaks: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def arms(self) -> list[str]:
@@ -73,8 +90,9 @@ def among(df: pd.DataFrame, toggles: Toggles) -> pd.DataFrame:
 
 def select(records: Records) -> list[Fig1Page]:
     """Return a page per device, precision and toggles, plain FP32 steps first."""
-    pages = []
-    for device, df in frame.by_device(records):
+    pages, known = [], frame.of(records)
+    everywhere = known[(known["predicted_for"] == "cuda") & known["peak_memory_predicted_mib"].notna()]
+    for device, df in frame.by_device(known):
         runs, plans = df[df["measure"] == "run"], df[df["measure"] == "predict"]
         found = {*runs["toggles"]}
         if (plans["precision"] == PLAIN.precision).any():
@@ -90,7 +108,14 @@ def select(records: Records) -> list[Fig1Page]:
             refused = page.runs[(page.runs["status"] == "unsupported") & page.runs["cuda_graph"]]
             eager = (runs["status"] == "ok") & (runs["toggles"] == replace(toggles, cuda_graph=False))
             uncaptured = frame.newest(runs[eager & same.isin(same.loc[refused.index])], CELL)
-            pages.append(replace(page, uncaptured=uncaptured, left_out=left_out))
+            other = (runs["status"] == "ok") & (runs["toggles"] != toggles)
+            toggled = frame.newest(runs[other & same.isin(same.loc[page.runs.index])], [*CELL, "toggles"])
+            fitting = everywhere[everywhere["precision"] == toggles.precision]
+            peaks = df[(df["measure"] == "allocator_peak") & (df["predicted_for"] == "cuda")]
+            peaks = peaks[(peaks["precision"] == toggles.precision) & peaks["peak_memory_allocated_mib"].notna()]
+            page = replace(page, uncaptured=uncaptured, toggled=toggled, left_out=left_out)
+            plans_of_all, plain = (frame.newest(page.others(found), CELL) for found in (fitting, peaks))
+            pages.append(replace(page, cuda_plans=plans_of_all, plain_peaks=plain))
     return [page for page in pages if len(page.df)]
 
 
@@ -105,15 +130,40 @@ def table(page: Fig1Page) -> pd.DataFrame:
         grid[["device", "arm", "batch_size", "dataset"]],
         page.times(grid, COMERA, comera, timed),
         *(page.memory(grid, target, COMERA, comera, predicted) for target in page.targets),
-        page.measured(grid, page.targets),
+        _measured(page, grid),
     ]
     return pd.concat(parts, axis=1)
+
+
+def _measured(page: Fig1Page, grid: pd.DataFrame) -> pd.DataFrame:
+    """Return the allocator's peaks with their ratios to CoMERA's, those of plain steps apart where they were measured.
+
+    A prediction has its ratio with cuBLAS's workspaces too, as large as on a Hopper GPU.
+    """
+    found = page.measured(grid, page.targets)
+    peaks = {"allocated": found["allocated_mib"]}
+    if len(page.plain_peaks):
+        plain = cells.at(grid, page.plain_peaks, CELL, ["peak_memory_allocated_mib"])["peak_memory_allocated_mib"]
+        peaks["plain_allocated"] = found["plain_allocated_mib"] = plain
+    if "cuda" in page.targets:
+        predicted = page.predicted(grid, "cuda", "peak_memory_predicted_mib")["peak_memory_predicted_mib"]
+        peaks["cuda_workspaces"] = predicted + cells.ON_HOPPER_MIB
+    for name, values in peaks.items():
+        base = grid["batch_size"].map(
+            values[grid["arm"] == COMERA].set_axis(grid.loc[grid["arm"] == COMERA, "batch_size"])
+        )
+        found[f"{name}_over_{COMERA}"] = (values / base).where(grid["arm"] != COMERA)
+    return found
 
 
 def shown(page: Fig1Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per arm: its time and peak memory at every batch size, with their ratios to CoMERA's."""
     values = {time_column(page.per): f"time_over_{COMERA}"}
-    if page.target in page.targets:
+    allocated = {f"{name}_mib": f"{name}_over_{COMERA}" for name in ("allocated", "plain_allocated")}
+    measured = {name: over for name, over in allocated.items() if name in table and table[name].notna().any()}
+    if page.kind == "cuda" and measured:
+        values |= measured
+    elif page.target in page.targets:
         values[f"{page.target}_peak_mib"] = f"{page.target}_over_{COMERA}"
     return across(table, "arm", "batch_size", values)
 
@@ -136,42 +186,66 @@ def draw(page: Fig1Page, table: pd.DataFrame, caption: Caption) -> Figure:
 def arms_of(page: Fig1Page, rival: str, fair: bool) -> tuple[list[str], list[str]]:
     """Return the arms that may stand above and below in a ratio of a rival to CoMERA.
 
-    As published, these are two arms; for a ``fair`` comparison every form of either, and low rank of equal size.
+    As published, these are two arms; for a ``fair`` comparison every form of either. Of low rank, whose forms are many
+    models, those of CoMERA's size count.
     """
+    recorded = {*page.found("arm"), *(page.cuda_plans["arm"] if len(page.cuda_plans) else ())}
 
     def forms(method: str) -> list[str]:
-        return [arm for arm in page.arms if re.split("[@:+]", arm)[0] == method]
+        return sorted((arm for arm in recorded if re.split("[@:+]", arm)[0] == method), key=by_arm)
 
     if not fair:
         return [rival], [COMERA]
-    return [*forms(rival), *page.forms_of_equal_size(forms(LOW_RANK), COMERA)], forms(COMERA)
+    if rival == LOW_RANK:
+        counts = pd.concat([page.runs, page.plans, page.cuda_plans]).groupby("arm")["parameters"].first().dropna()
+        return [arm for arm in forms(rival) if equal_size(counts.get(arm), counts.get(COMERA))], forms(COMERA)
+    return forms(rival), forms(COMERA)
 
 
 def _times(page: Fig1Page, _table: pd.DataFrame, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
-    """Return epoch times of a rival over CoMERA's; one that is refused CUDA Graph takes part with its times without."""
+    """Return epoch times of a rival over CoMERA's; one that is refused CUDA Graph takes part with its times without.
+
+    For a ``fair`` comparison toggles of other pages count, such as BF16, where both sides were timed with them.
+    """
     theirs, ours = arms_of(page, rival, fair)
     timed = pd.concat([page.runs, page.uncaptured]).drop_duplicates(list(CELL), keep="last")
     points = []
-    for _, here in timed.groupby("batch_size"):
+    for batch, here in timed.groupby("batch_size"):
         above, below = ratio.sides(here, "arm", theirs, ours)
+        for toggles, some in _toggled(page, batch) if fair else ():
+            pair = [
+                side.assign(form=side["form"] + f", {toggles.text}") for side in ratio.sides(some, "arm", theirs, ours)
+            ]
+            if all(map(len, pair)):
+                above, below = (pd.concat(sides) for sides in zip((above, below), pair, strict=True))
         graph = pd.concat([above, below])["cuda_graph"].map({True: "on", False: "off"}).unique()
         how = " / ".join(f"CUDA Graph {one}" for one in graph) if page.kind == "cuda" else ""
-        points += ratio.time_points(page, above, below, how, named=len(theirs) + len(ours) > 2)
+        points += ratio.time_points(page, above, below, how, named=fair)
     return points
+
+
+def _toggled(page: Fig1Page, batch: Any) -> list[tuple[Toggles, pd.DataFrame]]:
+    here = page.toggled[page.toggled["batch_size"] == batch] if len(page.toggled) else page.toggled
+    return [(toggles, here[here["toggles"] == toggles]) for toggles in here["toggles"].unique()] if len(here) else []
 
 
 def _peaks(page: Fig1Page, table: pd.DataFrame, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
     theirs, ours = arms_of(page, rival, fair)
-    return ratio.memory_points(*ratio.sides(table, "arm", theirs, ours), named=len(theirs) + len(ours) > 2)
+    cells_of = table.drop(columns="cuda_peak_mib", errors="ignore")
+    if len(page.cuda_plans):
+        predicted = page.cuda_plans[[*CELL, "peak_memory_predicted_mib"]]
+        names = {"peak_memory_predicted_mib": "cuda_peak_mib"}
+        cells_of = cells_of.merge(predicted.rename(columns=names), "outer", list(CELL))
+    return ratio.memory_points(*ratio.sides(cells_of, "arm", theirs, ours), named=fair)
 
 
-def _weak(page: Fig1Page, rival: str) -> str:
-    """Return why a page has no fair baseline: no stronger form of the rival than the published one is on it."""
-    theirs, _ = arms_of(page, rival, fair=True)
-    if page.found("arm").intersection(theirs) - {rival}:
+def _weak(page: Fig1Page, rival: str, timed: bool) -> str:
+    """Return why a page has no fair baseline: no stronger form of the rival was timed, or predicted for memory."""
+    forms, _ = arms_of(page, rival, fair=True)
+    recorded = set(page.runs["arm"]) if timed else set(forms)
+    if recorded.intersection(forms) - {rival} or (timed and len(page.toggled) and rival in set(page.toggled["arm"])):
         return ""
-    stronger = f"{LOW_RANK} of CoMERA's size nor a stronger form of {rival}"
-    return f"Neither {stronger} is recorded; make some: make reproduce-fig1-all."
+    return f"No stronger form of {rival} is {'timed' if timed else 'recorded'}; run make reproduce-fig1-all."
 
 
 def _not_captured(page: Fig1Page) -> str:
@@ -197,7 +271,7 @@ def _rule(
     A claim on time needs captured steps on a CUDA device; predictions may decide one on memory alone.
     """
     on_time: dict[str, Any] = {"conditions": (ratio.not_fp32, _not_captured, ratio.not_full_size)}
-    least = f"of the form of {rival} or of low_rank of equal size that takes least / that of comera"
+    least = f"of the form of {rival} that takes least / that of comera"
     return ratio.ratio_rule(
         claim_id,
         what.format(" and ".join(evidence), rival),
@@ -207,7 +281,9 @@ def _rule(
         **(on_time if "epoch time" in evidence else {"device": "any"}),
         fair=[partial(part, rival=rival, fair=True) for part in evidence.values()],
         fair_quantity=f"{' and '.join(evidence)} {least}",
-        fair_conditions=(partial(_weak, rival=rival),),
+        fair_conditions=(partial(_weak, rival=rival, timed="epoch time" in evidence),),
+        alternative=[partial(part, rival=LOW_RANK, fair=True) for part in evidence.values()],
+        alternative_name="low rank of equal size",
     )
 
 
@@ -228,6 +304,7 @@ ARTIFACT = Artifact(
     name="fig1",
     summary="time per epoch and peak memory of every arm, by batch size; an image per device, precision and toggles",
     experiments=EXPERIMENTS,
+    lenders=LENDERS,
     made_by="make reproduce-fig1",
     order=10,
     select=select,

@@ -51,6 +51,9 @@ COSTS = {
 #: So many times the least loss lets the axis of losses be logarithmic; so much of its height is a label's.
 _WIDE, _LABEL = 10.0, 0.05
 
+#: Bytes of a parameter.
+FLOAT_BYTES = 4
+
 #: The loss with its range over seeds.
 LOSS = ("test_loss", "test_loss_low", "test_loss_high")
 
@@ -142,8 +145,26 @@ def table(page: Formats) -> pd.DataFrame:
     """Return a line per arm, optimizer and ratio, at the best of the rates that were tried."""
     rates = page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried))
     lines = page.lines.assign(device=page.device, experiment=page.experiment, rates=rates)
-    columns = ["device", "experiment", "optimizer", "ratio", "arm", "parameters", *LOSS, "seeds"]
+    lines = lines.assign(matrices_ratio=matrices_ratio(page))
+    columns = ["device", "experiment", "optimizer", "ratio", "matrices_ratio", "arm", "parameters", *LOSS, "seeds"]
     return lines[[*columns, "training_s", "peak_memory_predicted_mib", "lr", "at_edge", "rates", "remarks"]]
+
+
+def matrices_ratio(page: Formats) -> pd.Series:
+    """Return how many times smaller an arm's matrices are than dense's, whose other parameters it keeps.
+
+    A narrower dense model has fewer columns everywhere: its matrices shrink with the square of its width, its other
+    parameters with the width.
+    """
+    mib = page.df[["dense_tensorized_mib", "tensorized_mib"]].astype(float)
+    known = (mib["dense_tensorized_mib"] / mib["tensorized_mib"]).groupby(page.df["cell_id"]).first()
+    matrices = mib["dense_tensorized_mib"].min() * 2**20 / FLOAT_BYTES
+    dense = page.lines.loc[page.lines["arm"] == DENSE, "parameters"].max()
+    counts, others = page.lines["parameters"].astype(float), dense - matrices
+    left = (counts - others).where(page.lines["ratio"].notna() & (counts > others))
+    width = ((others**2 + 4 * matrices * counts) ** 0.5 - others) / (2 * matrices)
+    narrow = (1 / width**2).where(page.lines["arm"] == NARROW)
+    return narrow.fillna(page.lines["cell_id"].map(known)).fillna(matrices / left)
 
 
 def beside_narrow(lines: pd.DataFrame) -> pd.DataFrame:
@@ -171,7 +192,7 @@ def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
         **{"less_n-gram": less_probe},
         step_time_ms=lines["step_time_ms"],
     )
-    columns = ["optimizer", "arm", "ratio", "parameters", "test_loss", "less_narrow", "less_dense"]
+    columns = ["optimizer", "arm", "ratio", "matrices_ratio", "parameters", "test_loss", "less_narrow", "less_dense"]
     columns += ["less_n-gram"] * (len(probes) > 0)
     return readable(own, [*columns, "step_time_ms", "peak_memory_predicted_mib", "lr"])
 

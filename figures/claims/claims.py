@@ -158,8 +158,9 @@ def undecided(reasons: Iterable[str], ours: Sequence[Any] = ()) -> Judgement | N
 class Verdict:
     """What became of one published claim on one device: as it was published, and against the fair baseline.
 
-    The fair baseline is the strongest form of each side that a user would pick; ``fair`` is None where no rival takes
-    part in a claim, which then has one outcome. ``bed`` is the judgement on other data, where these tell methods apart.
+    The fair baseline is the strongest form of the rival that the claim names, and of CoMERA; ``fair`` is None where no
+    rival takes part in a claim, which then has one outcome. ``bed`` is the judgement on other data, where these tell
+    methods apart. ``alternative`` compares CoMERA with a method that the claim does not name; it changes no outcome.
     """
 
     claim: Claim
@@ -167,6 +168,7 @@ class Verdict:
     published: Judgement
     fair: Judgement | None = None
     bed: Judgement | None = None
+    alternative: Judgement | None = None
 
     @property
     def outcome(self) -> Outcome:

@@ -2,27 +2,28 @@
 
 Each ratio is held against ``need``: the published low end less ``slack``, half a unit of the last published digit
 ("9x" needs 8.5), and 1 for a statement ("faster and smaller"). Both of its bounds count: the range over launches where
-there are fewer than six, else the 95 % interval. The ratio
+there are fewer than six, else the 95 % interval; over calls where the launches are of several. The ratio
 
 * *holds* when the lower bound reaches ``need``; for a statement, when it lies above 1;
 * *leans* when the lower bound lies above 1 and reaches half of ``need``; a statement cannot lean;
 * is *refuted* when the upper bound lies below ``need``; for a statement, when it does not go beyond 1;
 * is *open* otherwise.
 
-All hold and none is missing: reproduced, or predicted where no device measured any of them. All found are refuted: not
-reproduced. None holds or leans, and some are open: not tested here. Anything between: partly. More than published holds
-too, which is said; but a ratio that surely lies beyond twice the published upper end is too good to be comparable: one
-of its sides must be another thing than the published one: partly.
+All hold and none is missing: reproduced, or predicted where a batch size has predictions alone. All found are refuted:
+not reproduced. None holds or leans, and some are open: not tested here. Anything between: partly. More than published
+holds too, which is said; but a ratio that surely lies beyond twice the published upper end is too good to be
+comparable: one of its sides must be another thing than the published one: partly.
 
 Memory counts in every reading of it: allocated and reserved where a GPU measured it, else the prediction without and
-with the workspaces that cuBLAS holds. The fair baseline is judged likewise, of each side the form that takes least.
+with the workspaces that cuBLAS holds. The fair baseline is judged likewise, of the named rival and of CoMERA the form
+that takes least. Low rank of equal size, which no claim names, is compared beside it and decides nothing.
 
 A claim about a GPU is decided on one. What other records have is printed beside.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pandas as pd
@@ -30,7 +31,7 @@ import pandas as pd
 from bench.core.intervals import Estimate
 from figures.claims.claims import Claim, Judgement, Outcome, undecided, untested
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
-from figures.stats.cells import TimesAndMemory
+from figures.stats.cells import BEFORE_HOPPER_MIB, ON_HOPPER_MIB, TimesAndMemory
 from figures.stats.sizes import FULL_SIZE_PARAMETERS
 from figures.stats.time_values import step_of, time_ratio
 from figures.text import unpaired, with_bounds
@@ -47,11 +48,11 @@ ON_CPU = "The claim is about a GPU; times of a CPU cannot decide it."
 
 
 #: What cuBLAS holds in MiB beside a prediction, in words.
-_WITH = ", with cuBLAS's workspace"
+_WITH = ", with cuBLAS's workspaces"
 WORKSPACES = {
     "": 0.0,
-    f"{_WITH} before Hopper (8.1 MiB)": 8.125,
-    f"{_WITH} on Hopper (32 MiB)": 32.0,
+    f"{_WITH} before Hopper (16.3 MiB)": BEFORE_HOPPER_MIB,
+    f"{_WITH} on Hopper (64 MiB)": ON_HOPPER_MIB,
 }
 
 
@@ -122,7 +123,8 @@ def decide(claim: Claim, points: Sequence[RatioPoint], expected: int, slack: flo
     bases = dict.fromkeys(f"{point.quantity} {point.source.partition(_WITH)[0]}" for point, _, _ in judged)
     why += f"; judged by {' and '.join(bases)}."
     outcome = _outcome(grades, expected, far)
-    if outcome == "reproduced" and all(point.is_predicted for point, _, _ in judged):
+    measured = {(point.quantity, point.batch_size) for point, _, _ in judged if not point.is_predicted}
+    if outcome == "reproduced" and measured != {(point.quantity, point.batch_size) for point, _, _ in judged}:
         outcome = "predicted"
     return Judgement(outcome, f"The bounds leave it open: {why}" if outcome == "not tested here" else why, points)
 
@@ -199,17 +201,23 @@ def _times(records: pd.Series) -> list[float]:
 def memory_points(above: pd.DataFrame, below: pd.DataFrame, named: bool = False) -> list[RatioPoint]:
     """Return ratios of peak memory in every reading: measured on the device, else predicted, for CUDA before a CPU.
 
-    The sides are lines of a page's table with a ``form``, which the words have if ``named``.
+    The sides are lines of a page's table with a ``form``, which the words have if ``named``. A form that takes least by
+    prediction and was not measured leaves the batch size to predictions.
     """
     measured, finished = ["allocated_mib", "reserved_mib"], ("ok", "no time")
-    columns = ["batch_size", "form", *above.columns.intersection(["cuda_peak_mib", "cpu_peak_mib"])]
+    others = above.columns.intersection(["cuda_peak_mib", "cpu_peak_mib", "plain_allocated_mib"])
+    columns = ["batch_size", "form", *others]
     above, below = (
         side[columns].join(side[measured].where(side["time_status"].isin(finished))) for side in (above, below)
+    )
+    leanest = (
+        {batch: pair for batch, *pair in _least(above, below, "cuda_peak_mib")} if "cuda_peak_mib" in above else {}
     )
     predicted = {f"for cuda, predicted{words}": ("cuda_peak_mib", held) for words, held in WORKSPACES.items()}
     allocated = {f"{name} on CUDA": (f"{name}_mib", 0.0) for name in ("allocated", "reserved")}
     sources: list[tuple[str, dict[str, tuple[str, float]]]] = [
         ("cuda", allocated),
+        ("cuda", {"allocated on CUDA, plain steps": ("plain_allocated_mib", 0.0)}),
         ("cuda", predicted),
         ("cpu", {"for cpu, predicted": ("cpu_peak_mib", 0.0)}),
     ]
@@ -218,6 +226,8 @@ def memory_points(above: pd.DataFrame, below: pd.DataFrame, named: bool = False)
         points = []
         for words, (column, held) in readings.items():
             for batch, one, other in _least(above, below, column) if column in above else ():
+                if "predicted" not in words and any(pd.isna(form[column]) for form in leanest.get(batch, ())):
+                    continue
                 ratio = Estimate.exact((one[column] + held) / (other[column] + held))
                 source = _source((words,), one, other, named)
                 points.append(RatioPoint("memory", batch, ratio, source, kind, "predicted" in words))
@@ -253,6 +263,8 @@ def ratio_rule(
     fair: Sequence[Evidence] = (),
     fair_quantity: str = "",
     fair_conditions: Sequence[Callable[[Any], str]] = (),
+    alternative: Sequence[Evidence] = (),
+    alternative_name: str = "",
 ) -> Rule:
     """Return the rule of a claim about ratios: every part of the evidence must hold at each of the batch sizes.
 
@@ -264,6 +276,7 @@ def ratio_rule(
         at: how the batch sizes are said.
         fair, fair_quantity: the evidence with the fair baseline, and what it is in words; ``fair_conditions`` say why a
             page has no such baseline, which goes before all other reasons.
+        alternative, alternative_name: the evidence on a method that the claim does not name, and that method.
     """
 
     def judging(
@@ -271,8 +284,12 @@ def ratio_rule(
         required: Sequence[Callable[[Any], str]],
         beside: Evidence | None = None,
         first: Sequence[Callable[[Any], str]] = (),
+        slack: float = slack,
+        is_statement: bool = False,
     ) -> Judge:
         def judge(claim: Claim, page: TimesAndMemory, table: pd.DataFrame) -> Judgement:
+            if is_statement:
+                claim = replace(claim, low=None, high=None, kind="statement yes")
             if lacking := undecided(condition(page) for condition in first):
                 return lacking
             found = [point for part in parts for point in part(page, table)]
@@ -303,4 +320,6 @@ def ratio_rule(
         judge=judging(evidence, conditions, beside),
         fair=judging(fair, conditions, first=fair_conditions) if fair else None,
         fair_quantity=f"{fair_quantity}, {sizes}" if fair else "",
+        alternative=judging(alternative, conditions, slack=0.0, is_statement=True) if alternative else None,
+        alternative_name=alternative_name,
     )

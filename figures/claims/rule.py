@@ -46,8 +46,10 @@ class Rule:
         device: the kind of device that times or trains; ``any`` too where a prediction may decide.
         tolerance, unit: by how much ours may miss what was published, or what it is compared with, and still hold.
         judge: the judgement on one page of records, from the claim, the page's selection and its rows.
-        fair, fair_quantity: the same against the strongest form of each side that a user would pick, and the expression
+        fair, fair_quantity: the same against the strongest form of the rival that the claim names, and the expression
             that is judged there; None where no rival takes part in the claim.
+        alternative, alternative_name: whether CoMERA takes less than a method that the claim does not name, and that
+            method; None where there is none.
         workload: whose records decide it, where that is called otherwise than the claim has it.
         bed: by what it is judged on a bed that decides; that never changes the verdict itself.
 
@@ -68,6 +70,8 @@ class Rule:
     judge: Judge = field(kw_only=True)
     fair: Judge | None = None
     fair_quantity: str = ""
+    alternative: Judge | None = None
+    alternative_name: str = ""
     workload: str = ""
     bed: Bed | None = None
 
@@ -85,7 +89,8 @@ class Rule:
         """Return what one page of records makes of the claim."""
         published = self.judge(claim, selection, rows)
         fair = self.fair(claim, selection, rows) if self.fair else None
-        return Verdict(claim, selection.device, published, fair)
+        other = self.alternative(claim, selection, rows) if self.alternative else None
+        return Verdict(claim, selection.device, published, fair, alternative=other)
 
     def on_bed(self, claim: Claim, selection: Any, rows: Any) -> Verdict | None:
         """Return what a page of the bed's records makes of the claim, which they do not decide; None where none can."""

@@ -4,7 +4,8 @@ Only runs of the paper's encoder at full size decide anything. A size that the i
 of a late stage, already give is there by construction, whatever was learned. Other sizes, and ranks, are decided by
 runs that surely beat guessing and the probe of their data. A compression *holds* when it reaches the published number
 less half a unit of its last digit, a size when it is no larger than the published one by more than that; the worst seed
-decides. A compression of at least half of what was published counts as partly reproduced.
+decides. A compression of at least half of what was published counts as partly reproduced. So does one that lies more
+than a tenth beyond the published number, and such a size: it is another result than the published one.
 
 Accuracy is claimed for MNLI, and takes three seeds and a margin of two points: reproduced when both bounds lie above
 the margin, not reproduced when both lie below it. A comparison is void where dense itself does not beat the probe.
@@ -38,6 +39,9 @@ SAME_SIZE = 0.01
 
 #: Half a unit of the last digit published, of a compression and of a size in MiB.
 RATIO_SLACK, SIZE_SLACK = 0.5, 0.05
+
+#: A size this many times beyond the published one is another result.
+FAR_SIZE = 1.1
 
 #: How the ids of the claims on a run begin, and what rules call it.
 CLAIMED, _WORDS = (
@@ -123,13 +127,22 @@ def _size_rule(slot: TrainingSlot, part: str) -> Rule:
             left, target = spread_text(runs["size_fraction"]), spread_text(runs["size_target"])
             apart = f" S is {left} of the full tensorized size, S0 was {target}."
         enforced = _enforced(runs)[column]
+
+        def far(sizes: pd.Series) -> bool:
+            return bool((sizes < published / FAR_SIZE if is_size else sizes > published * FAR_SIZE).all())
+
+        beyond = f"more than a tenth beyond the published {published:g}{unit}"
         if enforced.notna().all() and hold(enforced):
             is_target = runs["size_target"].notna().all()
             settings = "The enforced target S0" if is_target else "The full size at the initial ranks"
-            why = f"{settings} alone gives {spread_text(enforced, unit)}; {bound:g}{unit} is asked.{apart}"
-            return Judgement("by construction", why, found)
+            why = f"{settings} alone gives {spread_text(enforced, unit)}; "
+            if far(enforced):
+                return Judgement("partly", f"{why}{beyond}.{apart}", found)
+            return Judgement("by construction", f"{why}{bound:g}{unit} is asked.{apart}", found)
         if void := _learned_nothing(study, row):
             return untested(void, found)
+        if hold(sizes) and far(sizes):
+            return Judgement("partly", f"{beyond[0].upper()}{beyond[1:]}.{apart}", found)
         if hold(sizes):
             more = "; more than published" if not is_size and sizes.min() > published + slack else ""
             why = f"{'At most' if is_size else 'Reaches'} {bound:g}{unit}{more}.{apart}"

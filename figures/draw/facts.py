@@ -1,11 +1,12 @@
 """Facts that captions state about a page, as values; the sentences are in the templates."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from bench.core.intervals import MIN_LAUNCHES
+from bench.core.launches import calls_of, pairing_by_launch
 from bench.core.record import Record
 from bench.core.samples import BUSY, best_calibrations_ms, block_means_ms, slowdown
 from figures.arms import by_arm
@@ -62,18 +63,33 @@ def lengths(page: Page) -> str:
 
 
 class Timed(NamedTuple):
-    """How many undisturbed blocks of how many launches the times of a page are of; empty where nothing was timed."""
+    """How many undisturbed blocks, launches and calls the times of a page are of; empty where nothing was timed."""
 
     blocks: str
     launches: str
+    calls: str
 
 
 def timed(records: Iterable[Record]) -> Timed:
     """Return of what the times in these records are."""
-    means = [block_means_ms(record) for record in records if record.status == "ok"]
-    found = [blocks for blocks in means if blocks]
+    timed = [(record, block_means_ms(record)) for record in records if record.status == "ok"]
+    found = [blocks for _, blocks in timed if blocks]
     launches = [{launch for launch, _ in blocks} for blocks in found]
-    return Timed(span(map(len, found)), span(map(len, launches)))
+    calls = [len(calls_of(record)) for record, blocks in timed if blocks]
+    return Timed(span(map(len, found)), span(map(len, launches)), span(calls))
+
+
+def other_calls(page: Any, over: str) -> dict[tuple[int, int], str]:
+    """Return the arms that were timed in fewer calls than one that they are compared with, by both numbers of calls."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for _, here in page.runs[page.runs["status"] == "ok"].groupby("batch_size"):
+        calls = {record.arm: set(pairing_by_launch(record).values()) for record in here["record"]}
+        for arm in sorted(calls, key=by_arm):
+            if calls[arm] < calls.get(over, set()) and arm not in found.setdefault(
+                (len(calls[arm]), len(calls[over])), []
+            ):
+                found[len(calls[arm]), len(calls[over])].append(arm)
+    return {numbers: ", ".join(arms) for numbers, arms in found.items()}
 
 
 def epochs(page: Page) -> list[str]:

@@ -74,6 +74,12 @@ class Entry:
         return _together((verdict.device, verdict.fair.why) for verdict in self.verdicts if verdict.fair)
 
     @property
+    def alternative(self) -> Judgement | None:
+        """Return one judgement for the comparisons with the method that the claim does not name; None without any."""
+        found = [(verdict.device, verdict.alternative) for verdict in self.verdicts if verdict.alternative]
+        return _of_pages(found) if found else None
+
+    @property
     def beds(self) -> tuple[tuple[str, Judgement], ...]:
         """Return by device the judgements on a bed that decides; one without a device where no record bears on it."""
         if self.rule.bed is None:
@@ -129,8 +135,9 @@ def _on_device(judged: Sequence[Judged]) -> Verdict:
     own = [(place, one) for place, one in judged if not one.bed] or judged
     fair = [(place, one.fair) for place, one in own if one.fair]
     beds = [(place, one.bed) for place, one in judged if one.bed]
+    alternatives = [(place, one.alternative) for place, one in own if one.alternative]
     published = _of_pages([(place, one.published) for place, one in own])
-    others = (_of_pages(pages) if pages else None for pages in (fair, beds))
+    others = (_of_pages(pages) if pages else None for pages in (fair, beds, alternatives))
     return Verdict(first.claim, first.device, published, *others)
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
+from figures.claims.claims import Outcome
 from figures.claims.rule import ON_BED
 from figures.ledger.judging import Entry, compared, fairness, rolled_up, summary
 from figures.text import csv, to_markdown
@@ -21,12 +22,27 @@ WIDTH = 120
 #: The heading of the claims that records decide with the fair baseline.
 COMPARED = "What the fair baseline changes"
 
+#: The heading of comparisons with methods that claims do not name.
+ALTERNATIVES = "Against methods that the claims do not name"
+
+#: Whether CoMERA takes less, by the outcome of the comparison.
+_TAKES_LESS: dict[Outcome, str] = {
+    "reproduced": "CoMERA takes less",
+    "predicted": "CoMERA takes less, by prediction",
+    "partly": "CoMERA takes less in places",
+    "not reproduced": "CoMERA does not take less",
+    "not tested here": "not tested here",
+}
+
 HOW_FAR = "How far each figure and table has come"
 
 _NOTES = (
     "?: a transcription from memory, unconfirmed.",
-    "As published: the arms that the paper compares. Fair baseline: of each side the strongest form that a user would "
-    "pick (checkpointed, sparse, compiled, per layer, low rank of equal size); where no rival takes part, the same.",
+    "As published: the arms that the paper compares. Fair baseline: of the rival that the claim names, and of CoMERA, "
+    "the strongest form recorded (checkpointed, 8 bit, sparse, per layer, compiled, BF16); where no rival takes part, "
+    "the same.",
+    f"{ALTERNATIVES}: whether CoMERA takes less than low rank of equal size or an uncompressed table; it changes no "
+    "verdict and no count.",
     f"{ON_BED[0].upper()}{ON_BED[1:]}: the same question on other data, which tell methods apart; it changes no "
     "verdict and no count.",
     "By construction: initial ranks or an enforced target give it, whatever is learned. Predicted: not measured.",
@@ -34,7 +50,8 @@ _NOTES = (
     "model and data that it names. Reproduced: it agrees by what was measured. Given: it agrees by construction or by "
     "prediction. Agrees: either.",
     f"In brackets, of times: of fewer than {MIN_LAUNCHES} launches the range over launches, of one launch over its "
-    f"blocks, else a {CONFIDENCE:.0%} interval. Of metrics: of one seed, or of {MIN_LAUNCHES} and more, a "
+    f"blocks, else a {CONFIDENCE:.0%} interval; where launches are of several calls, calls take their place. Of "
+    f"metrics: of one seed, or of {MIN_LAUNCHES} and more, a "
     f"{CONFIDENCE:.0%} interval, else a bootstrap over seeds and examples. Both bounds decide, at every batch size; "
     "what cannot decide is shown all the same.",
 )
@@ -67,6 +84,21 @@ def _compared(entries: Sequence[Entry]) -> pd.DataFrame:
         for entry in compared(entries)
     ]
     return pd.DataFrame(lines)
+
+
+def _alternatives(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Return a line per claim that records compare with a method that it does not name."""
+    lines = [
+        {
+            "claim": f"{entry.claim.id}, {_published(entry)}: {entry.claim.subject}",
+            "against": entry.rule.alternative_name,
+            "found": _TAKES_LESS[found.outcome],
+            "why": found.why,
+        }
+        for entry in entries
+        if (found := entry.alternative) and found.outcome != "not tested here"
+    ]
+    return pd.DataFrame(lines, columns=["claim", "against", "found", "why"])
 
 
 def _on_beds(entries: Sequence[Entry]) -> pd.DataFrame:
@@ -130,6 +162,10 @@ def to_text(entries: Sequence[Entry]) -> str:
                 if one.fair:
                     why = f"{one.device}: {one.fair.ours_text}. {one.fair.why}"
                     table.add_row(Text("  with the fair baseline"), fair, Text(one.fair.outcome), Text(why))
+                if one.alternative:
+                    compared_with = f"{one.device}: {one.alternative.ours_text}. {one.alternative.why}"
+                    against = Text(f"  against {rule.alternative_name}")
+                    table.add_row(against, Text(""), Text(_TAKES_LESS[one.alternative.outcome]), Text(compared_with))
                 claim = decided = fair = Text("")  # they stand in the first line
             for device, judgement in entry.beds:
                 where = f"{device}: {judgement.ours_text}. " if device else ""
@@ -155,6 +191,8 @@ def to_markdown_page(entries: Sequence[Entry]) -> str:
     found, counts = _compared(entries), rolled_up(entries)
     if len(found):
         parts += [to_markdown(found, frozenset(found.columns)).rstrip()]
+    others = _alternatives(entries)
+    parts += [f"## {ALTERNATIVES}", to_markdown(others, frozenset(others.columns)).rstrip()]
     on_beds = _on_beds(entries)
     parts += [f"## {ON_BED[0].upper()}{ON_BED[1:]}", to_markdown(on_beds, frozenset(on_beds.columns)).rstrip()]
     parts += [f"## {HOW_FAR}", in_short(entries)]
@@ -213,6 +251,10 @@ def to_csv(entries: Sequence[Entry]) -> str:
             "fair_decided_by": entry.rule.fair_quantity,
             "fair_ours": one.fair.ours_text if one.fair else "",
             "fair_why": one.fair.why if one.fair else "",
+            "alternative": entry.rule.alternative_name,
+            "alternative_found": _TAKES_LESS[one.alternative.outcome] if one.alternative else "",
+            "alternative_ours": one.alternative.ours_text if one.alternative else "",
+            "alternative_why": one.alternative.why if one.alternative else "",
             "bed_decided_by": f"{entry.rule.bed.experiment}: {entry.rule.bed.quantity}" if entry.rule.bed else "",
             "bed_verdict": one.bed.outcome if one.bed else "",
             "bed_ours": one.bed.ours_text if one.bed else "",

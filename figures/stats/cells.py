@@ -14,12 +14,15 @@ import pandas as pd
 
 from figures import frame
 from figures.frame import Patterns, narrow, newest, repeats, settings
-from figures.stats.sizes import equal_size
 from figures.stats.time_values import Per, time_columns, workload_words
 from figures.text import NOT_IN_GRID, NOT_RECORDED
 
 #: The devices that memory is predicted for.
 TARGETS = ("cuda", "cpu")
+
+#: MiB that cuBLAS keeps beside the tensors of a step, a workspace each for forward and backward. Steps with CUDA Graph
+#: have a stream of their own, and keep twice as much.
+BEFORE_HOPPER_MIB, ON_HOPPER_MIB = 2 * 8.125, 2 * 32.0
 
 #: Categories of a predicted peak, in drawing order.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
@@ -91,10 +94,13 @@ class TimesAndMemory(frame.Page):
         """Return the parameters by the values of columns, where any record of them has a count."""
         return pd.concat([self.runs, self.plans]).groupby(list(by))["parameters"].first().dropna()
 
-    def forms_of_equal_size(self, arms: Sequence[str], arm: str) -> list[str]:
-        """Return those of these arms that hold as many parameters as another arm within 2 %."""
-        counts = self.parameters("arm")
-        return [one for one in arms if equal_size(counts.get(one), counts.get(arm))]
+    def others(self, df: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows whose model is this page's, and whose arm has the settings that it has on this page."""
+        pages = pd.concat([self.runs, self.plans])
+        alike = df[frame.settings(df, frame.MODEL).isin(frame.settings(pages, frame.MODEL))]
+        return frame.narrow_each(
+            alike, "arm", frame.METHOD, self.cell, "", frame.own_settings(pages, "arm", frame.METHOD)
+        )[0]
 
     def timed(self, grid: pd.DataFrame, *columns: str) -> pd.DataFrame:
         """Return columns of the timed record of each cell of a grid."""

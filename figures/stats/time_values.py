@@ -13,7 +13,7 @@ from bench.core.intervals import Estimate, paired_ratio, unpaired_ratio
 from bench.core.launches import paired_launches
 from bench.core.record import Record
 from bench.core.samples import disturbed_blocks
-from bench.core.times import rare_estimate_ms, step_means_ms, step_time_ms, steps_per_epoch
+from bench.core.times import by_call, rare_estimate_ms, step_means_ms, step_time_ms, steps_per_epoch
 from bench.core.vocabulary import MNLI_TRAIN_ROWS
 from figures.columns import time_column
 from figures.frame import known
@@ -87,9 +87,11 @@ def time_ratio(numerator: Record | None, denominator: Record | None) -> Estimate
     scale = denominator.global_batch / numerator.global_batch  # steps per epoch differ where batches do
     together = paired_launches(numerator, denominator)
     common = {block for block in above.keys() & below.keys() if block[0] in together}
+    scaled = {block: ms * scale for block, ms in above.items()}
     if common:
-        return paired_ratio({n: above[n] * scale for n in common}, {n: below[n] for n in common})
-    return unpaired_ratio({n: ms * scale for n, ms in above.items()}, below)
+        sides = ({block: side[block] for block in common} for side in (scaled, below))
+        return paired_ratio(*(by_call(numerator, side) for side in sides))
+    return unpaired_ratio(by_call(numerator, scaled), by_call(denominator, below))
 
 
 def time_columns(

@@ -4,7 +4,7 @@ import json
 
 from bench.advise.answer import Answer, AnswerRow
 from bench.advise.arms import AdvisedArm
-from bench.advise.evidence import Evidence
+from bench.advise.evidence import Evidence, GapRange, LossBed
 from bench.advise.question import question_of
 from bench.estimate.devices import GPUS
 
@@ -73,7 +73,8 @@ def assert_one_error(ended):
 
 
 def row(name, ratio=None, peak=1.0, largest=64, least_ms=10.0, gap=None):
-    """Make up a row."""
+    """Make up a row; a gap is a number, the same on all beds, or a range over them."""
+    gaps = {key: value if isinstance(value, GapRange) else GapRange(value, value) for key, value in (gap or {}).items()}
     return AnswerRow(
         AdvisedArm(name, ratio),
         1000,
@@ -82,12 +83,12 @@ def row(name, ratio=None, peak=1.0, largest=64, least_ms=10.0, gap=None):
         largest,
         10**12,
         least_ms,
-        gap=gap or {},
+        gap=gaps,
     )
 
 
 def answer(*rows, batch_size=32):
     """Make up an answer of such rows."""
     question = question_of(["model=config.json", f"batch_size={batch_size}"])
-    found = Evidence({4.0: {}}, -0.3, "a bed")
+    found = Evidence((LossBed("a bed", {4.0: {}}, -0.3),))
     return Answer(question, "a model", 5, 64, (2, 3), GPUS["h100"], tuple(rows), found)

@@ -9,7 +9,7 @@ from advised import CONFIGS, answer, assert_one_error, row, saved
 from small_cells import one_line, run_bench
 
 from bench.advise.arms import ARMS, AdvisedArm, Kind, arms_of
-from bench.advise.evidence import RECORDS, Evidence, evidence
+from bench.advise.evidence import RECORDS, Evidence, GapRange, LossBed, evidence
 from bench.advise.linear import Steps
 from bench.advise.model import AdvisedModel, task_of
 from bench.advise.moments import trace
@@ -111,12 +111,13 @@ def test_the_task_is_the_configuration_s_own(content, task):
     assert task_of(content) == task
 
 
-def test_the_measured_gaps_are_those_of_the_committed_table():
-    found = evidence()
-    [path] = (RECORDS.parents[1] / "figures" / "rendered" / "reference").glob("formats-*-tiny.csv")
+@pytest.mark.parametrize(("bed", "page"), enumerate(("tiny", "small")))
+def test_the_measured_gaps_are_those_of_the_committed_table(bed, page):
+    found = evidence().beds[bed]
+    [path] = (RECORDS.parents[1] / "figures" / "rendered" / "reference").glob(f"formats-*-{page}.csv")
     table = pd.read_csv(path)
     dense = table[table["arm"] == "dense"].set_index("optimizer")["test_loss"]
-    arms = table[table["ratio"].notna() & ~table["arm"].str.contains("narrow|per core")]
+    arms = table[table["ratio"].notna() & ~table["arm"].str.contains("per core")]
     optimizers = arms.groupby("ratio")["optimizer"].nunique()
     ratios = sorted(optimizers.index[optimizers == 2])
     assert [4, 8][: len(ratios)] == list(found.gaps)
@@ -131,7 +132,28 @@ def test_the_measured_gaps_are_those_of_the_committed_table():
 @pytest.mark.parametrize(("ratio", "nearest"), [(2, 4), (4, 4), (5.6, 4), (5.7, 8), (10, 8), (100, 8)])
 def test_an_arm_is_given_the_gap_at_the_nearest_measured_ratio(ratio, nearest):
     gaps = {measured: {("btt", "adamw"): measured / 100} for measured in (4.0, 8.0)}
-    assert Evidence(gaps, -0.3, "a bed").gap(AdvisedArm("btt", ratio)) == {"adamw": nearest / 100}
+    found = Evidence((LossBed("a bed", gaps, -0.3),)).gap(AdvisedArm("btt", ratio))
+    assert found == {"adamw": GapRange(nearest / 100, nearest / 100)}
+
+
+def test_a_gap_is_the_range_over_beds_and_the_beds_are_named():
+    found = evidence()
+    assert [bed.words.split()[1] for bed in found.beds] == ["2-block", "4-block"]
+    gaps = {name: str(gap) for name, gap in found.gap(AdvisedArm("comera", 4.0)).items()}
+    assert gaps == {"adamw": "+0.05 to +0.22", "muon": "+0.23 to +0.33"}
+    assert found.gap(AdvisedArm("dense:narrow", 4.0)).keys() == {"adamw", "muon"}
+
+
+def test_a_narrower_model_has_about_the_parameters_of_the_formats(tmp_path):
+    for kind in ("gpt2", "llama", "bert", "t5"):
+        sizes = {"gpt2": {"n_embd": 512}, "t5": {"d_model": 512, "d_ff": 1024}}
+        model = AdvisedModel(saved(tmp_path, kind, **sizes.get(kind, {"hidden_size": 512})), 32, "")
+        wanted = steps_of(tmp_path / "config.json", "dense").at(2).numbers["parameters"] / model.whole_ratio(2.0)
+        arm = AdvisedArm("dense:narrow", 2.0)
+        narrow = arm.model(model)
+        assert narrow.blocks == model.blocks
+        found = Steps(narrow, arm.method, "fp32", "cpu", False).at(2).numbers["parameters"]
+        assert found == pytest.approx(wanted, rel=0.05), kind
 
 
 def test_without_records_no_gap_is_claimed(tmp_path):
@@ -170,9 +192,10 @@ def test_the_rule(rows, taken):
 
 def test_of_the_arms_as_they_are_measured_comera_is_taken_only_behind_all_others():
     found = evidence()
-    arms = [AdvisedArm(name, 4.0) for name in ("comera", "comera:lean", "low_rank@size", "btt")]
+    arms = [AdvisedArm(name, 4.0) for name in ("comera", "comera:lean", "low_rank@size", "btt", "dense:narrow")]
     rows = [row(arm.name, arm.ratio, gap=found.gap(arm), least_ms=1) for arm in arms]
-    assert advice(answer(row("dense", largest=0), *rows)).startswith("Take btt")
+    assert advice(answer(row("dense", largest=0), *rows)).startswith("Take dense:narrow")
+    assert advice(answer(row("dense", largest=0), *rows[:-1])).startswith("Take btt")
     assert advice(answer(row("dense"), *rows)).startswith("Take dense:")
 
 
@@ -239,7 +262,7 @@ def test_every_arm_has_a_kind_and_structured_ones_a_ratio():
     arms = arms_of(ARMS, (2.0, 4.0))
     assert {arm.kind for arm in arms} == set(Kind)
     assert all((arm.kind is Kind.STRUCTURED) == (arm.ratio is not None) for arm in arms)
-    assert len(arms) == 8 + 2 * 4
+    assert len(arms) == 8 + 2 * 5
 
 
 @pytest.mark.slow

@@ -1,12 +1,16 @@
 """The measure ``allocator_peak``: real steps, whose peak stands beside the prediction in one record."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from small_cells import run_bench, small
 
 from bench.core.record import read_all
 from bench.measures.allocator_peak import cpu_peak
+from bench.step.allocator import workspaces_mib
 
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 FLOAT = 4
 SCALARS = 16  # bytes of the tensors that PyTorch makes of a number
 
@@ -66,3 +70,15 @@ def test_on_a_gpu_the_allocator_s_statistic_is_recorded(tmp_path, pairs):
         if record.status == "ok":
             assert record.predicted_for == "cuda"
             assert record.peak_memory_allocated_mib > 0
+
+
+def test_a_captured_step_keeps_workspaces_for_a_second_stream() -> None:
+    """Peaks of reference records with CUDA Graph and without differ by what the second stream takes."""
+    records = [one for one in read_all(REFERENCE, "fig7") if one.workspaces_mib and one.status == "ok"]
+    peaks = {(one.arm, one.batch_size, one.cuda_graph): one.peak_memory_allocated_mib for one in records}
+    pairs = [(peaks[arm, batch, True], peaks[arm, batch, False]) for arm, batch, graph in peaks if graph]
+    taken = 64 * 2**20
+    second = workspaces_mib(taken, captured=True) - workspaces_mib(taken, captured=False)
+    assert pairs
+    for captured, plain in pairs:
+        assert captured - plain == pytest.approx(second, rel=0.05)

@@ -114,6 +114,41 @@ def test_fewer_launches_than_suffice_cannot_hold_the_median_as_often_as_an_inter
     assert max(share for n, share in coverage.items() if n < MIN_LAUNCHES) < 0.95 <= coverage[MIN_LAUNCHES]
 
 
+#: Nine launches of two blocks in three calls, the second of which met another machine state.
+THREE_CALLS = {
+    (call, 3 * call + launch, block): mean + 0.01 * launch + 0.001 * block
+    for call, mean in enumerate((4.6, 3.2, 4.7))
+    for launch in range(3)
+    for block in range(2)
+}
+
+
+def test_launches_of_several_calls_give_a_range_over_calls() -> None:
+    for found in (mean_estimate(THREE_CALLS), paired_ratio(THREE_CALLS, dict.fromkeys(THREE_CALLS, 1.0))):
+        assert (found.kind, found.bounds_are) == ("range over calls", "range over calls")
+        assert (found.low, found.high) == (pytest.approx(3.2105), pytest.approx(4.7105))
+        assert (found.launches, found.blocks) == (9, 18)
+    assert mean_estimate(THREE_CALLS).value == pytest.approx(fmean((4.6105, 3.2105, 4.7105)))
+
+
+def test_an_interval_over_calls_draws_calls() -> None:
+    calls = {
+        (call, 3 * call + launch, block): 1.0 + call + 0.01 * launch
+        for call in range(MIN_LAUNCHES)
+        for launch in range(3)
+        for block in range(2)
+    }
+    over_calls = mean_estimate(calls)
+    over_launches = mean_estimate({name[1:]: value for name, value in calls.items()})
+    assert (over_calls.kind, over_launches.kind) == ("interval over calls", "interval")
+    assert over_calls.high - over_calls.low > 1.4 * (over_launches.high - over_launches.low)
+
+
+def test_launches_of_one_call_are_as_without_its_name() -> None:
+    one = {(0, *name[1:]): value for name, value in THREE_CALLS.items()}
+    assert mean_estimate(one) == mean_estimate({name[1:]: value for name, value in THREE_CALLS.items()})
+
+
 def test_one_block_has_no_interval() -> None:
     for estimate in (mean_estimate([3.0]), paired_ratio({0: 3.0}, {0: 1.0}), unpaired_ratio([3.0], [1.0, 1.0])):
         assert (estimate.value, estimate.low, estimate.high) == (3.0, None, None)

@@ -12,6 +12,7 @@ from bench.core.cell import Cell
 from bench.core.record import Record, paths_below, read_all
 from bench.core.table import as_csv, line_of, readme, table_path
 from bench.core.times import epoch_time_s
+from bench.core.vocabulary import BAG_OF_WORDS
 from bench.protocol import Data
 from bench.workloads import open_cell_workload, recorded_words
 
@@ -121,3 +122,10 @@ def test_every_column_has_words():
     assert Record.__dataclass_fields__.keys() - {"samples", "extra"} == {
         name for name, column in Record.__dataclass_fields__.items() if column.metadata.get("text")
     }
+
+
+def test_the_bag_of_words_that_words_name_is_the_recorded_one() -> None:
+    recorded = {one.dataset: one.metrics["accuracy"] for one in read_all(REFERENCE, "probe")}
+    own = {dataset: accuracy for dataset, accuracy in BAG_OF_WORDS.items() if dataset != "mnli"}
+    assert own == {dataset: recorded[dataset] for dataset in own}
+    assert BAG_OF_WORDS["mnli"] == recorded["nli_pool"]

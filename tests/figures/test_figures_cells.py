@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import pandas as pd
 import pytest
@@ -248,3 +249,25 @@ def test_a_page_expects_the_batches_that_its_experiment_measures(
     swept = config["hydra"]["sweeper"]["params"]["batch_size"]  # one list, or one for a CPU and one for a GPU
     lists = re.findall(r'"([^"]*)"', swept) or [swept]
     assert [tuple(map(int, each.split(","))) for each in lists] == expected
+
+
+def in_calls(arm: str, means: Sequence[float], calls: int, launches: int = 3) -> Record:
+    """A record whose launches are of several calls; the launches of each call have one of the means."""
+    each = [mean for mean in means for _ in range(launches)]
+    one = timed(arm, each, launches=len(each), pairing=f"call-{calls - 1}")
+    earlier = [{"recorded_at": f"2001-02-0{n + 1}", "machine": "m", "launches": launches} for n in range(calls - 1)]
+    names = {str(n * launches + launch): f"call-{n}" for n in range(calls - 1) for launch in range(launches)}
+    return dataclasses.replace(one, samples={**one.samples, "earlier_calls": earlier, "pairings": names})
+
+
+def test_ranges_are_over_calls_and_an_arm_of_fewer_calls_is_named() -> None:
+    dense = in_calls("dense", (4.6, 3.2, 4.8), 3)
+    lora = dataclasses.replace(in_calls("lora", (2.0,), 1), pairing="call-0")
+    found = page("fig1", [in_calls("comera", (1.0, 1.0, 1.0), 3), dense, lora])
+    line = parsed(text_of(found, ".csv"), "batch_size", "arm").loc[(1, "dense")]
+    bounds = line[["time_over_comera_low", "time_over_comera_high", "time_over_comera_bounds"]]
+    assert bounds.tolist() == [pytest.approx(3.2), pytest.approx(4.8), "range over calls"]
+    assert line["launches"] == 9
+    text = text_of(found, ".md")
+    assert "9 launches of 1-3 calls" in text or "3-9 launches of 1-3 calls" in text
+    assert "Timed in 1 of CoMERA's 3 calls, with bounds of that one alone: lora." in text

@@ -2,10 +2,12 @@
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from figures import columns
 from figures.columns import across, bounds_kinds, format_of, readable
-from figures.text import rounded, significant, to_markdown
+from figures.text import csv_number, rounded, significant, to_markdown
 
 LINE: dict[str, object] = {"arm": "dense", "batch_size": 8, "older_code": False}
 LINE |= {"time_status": "ok", "step_time_ms": 44.0}
@@ -68,6 +70,8 @@ def test_the_unit_of_epochs_suits_the_longest(seconds: float, unit: str, factor:
         ("range", 1, ["range over blocks"]),
         ("range", 3, ["range over launches"]),
         ("interval", 8, ["95% interval over launches and blocks"]),
+        ("range over calls", 9, ["range over calls"]),
+        ("interval over calls", 18, ["95% interval over calls and launches"]),
         ("", 8, []),
     ],
 )
@@ -148,3 +152,13 @@ def test_markdown_cells_cannot_break_the_table() -> None:
     frame = pd.DataFrame([{"arm": "a|b", "remarks": "two\nlines <i>"}])
     lines = to_markdown(frame, frozenset({"arm"})).splitlines()
     assert lines == ["| arm | remarks |", "|:--|--:|", "| a\\|b | two lines &lt;i> |"]
+
+
+@given(st.integers(min_value=1, max_value=10**9), st.integers(min_value=1, max_value=5))
+def test_a_number_of_a_csv_rounds_as_the_unrounded_one(millionths: int, digits: int) -> None:
+    value = millionths / 1e6
+    assert f"{float(csv_number(value)):.{digits}g}" == f"{value:.{digits}g}"
+
+
+def test_the_loss_that_pages_and_documents_once_wrote_in_two_ways() -> None:
+    assert f"{float(csv_number(1.844496)):.4g}" == "1.844"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_up import CPU, CUDA, epochs, graphs, lookups, raced, record, stages_of_accuracy
-from pages import CLAIMS, ROOT, RULES, redrawn, refused
+from pages import CLAIMS, REFERENCE, ROOT, RULES, redrawn, refused
 
 from bench.commands.reproduce import recorded
-from bench.core.record import Record, write
+from bench.core.record import Record, read_all, write
 from figures.__main__ import main
 from figures.claims.claims import LEDGER, LedgerError, read_claims
 from figures.ledger import judging
@@ -21,6 +21,10 @@ from figures.ledger.judging import Entry, judge, summary
 from figures.ledger.pages import COMPARED, WIDTH, to_csv, to_markdown_page, to_text
 
 IDS = list(CLAIMS)
+PLAN = {"measure": "predict", "predicted_for": "cuda"}
+
+#: Peaks in MiB, as small as those of the encoder at batch 1.
+GALORE_MIB = {"comera": 71.5, "galore": 784.3}
 
 
 def galore(ratio: float, device: str = CUDA) -> list[Record]:
@@ -122,8 +126,7 @@ def test_the_pages_name_every_claim_and_count_what_they_say() -> None:
 
 def test_what_the_fair_baseline_changes_leads_the_page() -> None:
     sizes = {"comera": 1e5, "galore": 9.2e5, "galore:per_layer": 2e5}
-    plan = {"measure": "predict", "predicted_for": "cuda"}
-    entries = judge([record(arm, peak_memory_predicted_mib=size, **plan) for arm, size in sizes.items()])
+    entries = judge([record(arm, peak_memory_predicted_mib=size, **PLAN) for arm, size in sizes.items()])
     [entry] = judging.compared(entries)
     assert (entry.claim.id, entry.outcome, entry.fair_outcome) == ("galore-memory-b1", "predicted", "not reproduced")
     assert entry.is_changed
@@ -131,6 +134,62 @@ def test_what_the_fair_baseline_changes_leads_the_page() -> None:
     for printed in (to_text(entries), to_markdown_page(entries)):
         assert printed.index(COMPARED) < printed.index("lte-memory")
         assert "galore:per_layer / comera" in printed
+
+
+def test_bf16_is_a_stronger_form_where_both_sides_ran_in_it() -> None:
+    in_fp32, in_bf16 = (
+        raced(dict.fromkeys((1, 32, 64, 128), 2.5), "dense"),
+        raced({128: 1.2}, "dense", precision="bf16"),
+    )
+    entry = entry_of(in_fp32 + in_bf16, "time-epoch-speedup")
+    assert (entry.outcome, entry.fair_outcome) == ("reproduced", "partly")
+    assert "dense, bf16, CUDA Graph / comera" in entry.fair_why
+    alone = [one for one in in_bf16 if one.arm == "comera"]
+    assert entry_of(in_fp32 + alone, "time-epoch-speedup").fair_outcome == "not tested here"
+
+
+def test_low_rank_of_equal_size_is_a_line_of_its_own() -> None:
+    sizes = {"comera": 1e5, "galore": 9.2e5, "galore:per_layer": 8.8e5, "low_rank@size": 0.9e5}
+    entries = judge([record(arm, peak_memory_predicted_mib=size, **PLAN) for arm, size in sizes.items()])
+    entry = {entry.claim.id: entry for entry in entries}["galore-memory-b1"]
+    assert (entry.outcome, entry.fair_outcome) == ("predicted", "predicted")
+    assert "low_rank" not in entry.fair_why
+    assert "low_rank@size / comera" in entry.alternative.why
+    [line] = [line for line in to_markdown_page(entries).splitlines() if "| low rank of equal size |" in line]
+    assert "CoMERA does not take less" in line
+
+
+def test_no_fair_reason_names_a_method_that_the_claim_does_not() -> None:
+    records = [one for name in ("fig1", "fig1_memory", "prediction") for one in read_all(REFERENCE, name)]
+    for entry in judge(records):
+        for words in (entry.fair_why, entry.rule.fair_quantity):
+            assert not re.search("low_rank|uncompressed", words), entry.claim.id
+
+
+def test_claims_on_memory_for_cuda_rest_on_one_set_of_predictions() -> None:
+    found = {
+        device: [record(arm, peak_memory_predicted_mib=size, device=device, **PLAN) for arm, size in sizes.items()]
+        for device, sizes in (
+            ("1 thread", {"comera": 1e5, "galore": 9.2e5, "galore:per_layer": 8.8e5}),
+            ("2 threads", {"comera": 1e5, "galore": 9.2e5}),
+        )
+    }
+    entry = entry_of([*found["1 thread"], *found["2 threads"]], "galore-memory-b1")
+    assert [one.fair_outcome for one in entry.verdicts] == ["predicted", "predicted"]
+    assert len({one.fair.why for one in entry.verdicts}) == 1
+
+
+def test_a_peak_that_the_allocator_measured_goes_before_a_prediction() -> None:
+    predicted = [record(arm, peak_memory_predicted_mib=size, **PLAN) for arm, size in GALORE_MIB.items()]
+    about = {"measure": "allocator_peak", "experiment": "prediction", "device": CUDA, "driver": "1"}
+    measured = [
+        record(arm, peak_memory_predicted_mib=size, peak_memory_allocated_mib=size + 64, predicted_for="cuda", **about)
+        for arm, size in GALORE_MIB.items()
+    ]
+    [cpu, gpu] = entry_of([*predicted, *measured, *raced({32: 2.0}, "galore")], "galore-memory-b1").verdicts
+    assert "11.0x at batch 1" in cpu.ours_text
+    assert "6.26x at batch 1" in cpu.ours_text
+    assert gpu.ours_text == "6.26x at batch 1 (memory, allocated on CUDA, plain steps)"
 
 
 def test_claims_roll_up_by_figure() -> None:

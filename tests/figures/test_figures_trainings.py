@@ -25,10 +25,12 @@ from pages import committed, page, pages, table, text_of
 
 from bench.core.record import Record, RecordError
 from bench.measures.shapes import described_shape
+from bench.workloads.text.model import CausalLanguageModel, TextSettings
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
-from figures.artifacts.formats import Formats, beside_probes, select
+from figures.artifacts.formats import Formats, beside_probes, matrices_ratio, select
+from figures.frame import each as frame_each
 from figures.frame import settings_of
 from figures.stats.searches import against, worded
 
@@ -167,6 +169,27 @@ def pages_of_tiny(change: Any = lambda _: {}) -> list[Formats]:
     """The page of the smallest model with its probes, of which some are changed."""
     own = [one for one in committed("formats") if one.experiment in ("formats_tiny", "probe_text")]
     return select([dataclasses.replace(one, **change(one)) for one in own])
+
+
+def test_matrices_are_counted_apart_from_the_whole_model() -> None:
+    """A narrower model keeps more of its matrices than the formats of its size, as many as the model itself has."""
+
+    def matrices(model: CausalLanguageModel) -> int:
+        return sum(
+            one.numel() for name, one in model.named_parameters() if name.startswith("blocks") and one.dim() == 2
+        )
+
+    [found] = pages_of_tiny()
+    lines = found.lines.assign(matrices_ratio=matrices_ratio(found))
+    dense = CausalLanguageModel(TextSettings(), 256)
+    assert sum(one.numel() for one in dense.parameters()) == lines.loc[lines["arm"] == "dense", "parameters"].iloc[0]
+    narrow = lines[lines["arm"] == "dense:narrow"].drop_duplicates("ratio")
+    assert len(narrow) == 2
+    for line in frame_each(narrow):
+        exact = matrices(dense) / matrices(dense.narrowed(line.parameters))
+        assert line.matrices_ratio == pytest.approx(exact, rel=0.01)
+    formats = lines[~lines["arm"].str.startswith("dense")]
+    assert (formats["matrices_ratio"].round() == formats["ratio"].map({2.7: 4, 3.77: 8})).all()
 
 
 def with_loss(name: str, changed: Any, loss: Any) -> Any:

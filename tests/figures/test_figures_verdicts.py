@@ -73,6 +73,15 @@ def forms(**shares: float) -> list[Record]:
     return found
 
 
+def captured_peaks(*batches: int) -> list[Record]:
+    """CoMERA and LTE with CUDA Graph, whose measured peaks are 1.2 times CoMERA's."""
+    found = []
+    for one in raced(MANY(batches, 2.0), "lte"):
+        peak = 1.2e5 if one.arm == "lte" else 1e5
+        found.append(dataclasses.replace(one, peak_memory_allocated_mib=peak, peak_memory_reserved_mib=peak))
+    return found
+
+
 def uncaptured(**eager: Any) -> list[Record]:
     """GaLore is refused CUDA Graph and was timed without."""
     captured = timed("comera", [10.0, 11.0], device=CUDA, cuda_graph=True)
@@ -261,7 +270,7 @@ CASES = [
     Case(
         "galore-all-batches",
         raced(MANY(LARGE, 2.0), "galore") + sizes(MANY(LARGE, 1.2), "galore", device=CUDA),
-        REPRODUCED,
+        PREDICTED,
     ),
     Case(
         "galore-all-batches", raced(MANY(LARGE, 2.0), "galore") + sizes(MANY(LARGE, 0.9), "galore", device=CUDA), PARTLY
@@ -273,14 +282,18 @@ CASES = [
     ),
     Case("galore-all-batches", sizes(MANY(LARGE, 1.2), "galore"), UNTESTED),
     Case("galore-all-batches", sizes(MANY(LARGE, 1.2), "galore", device=CUDA, driver="1"), UNTESTED),
-    # the fair baseline: of each side the form that takes least, low rank by its parameters, never by its name
+    # a batch size that no device measured leaves it at predicted
+    Case("lte-memory", [*captured_peaks(32, 128), *sizes(MANY(LARGE, 1.1), "lte")], PREDICTED, UNTESTED),
+    Case("lte-memory", captured_peaks(32, 64, 128), REPRODUCED, UNTESTED),
+    # the fair baseline: of the named rival and of CoMERA the form that takes least; low rank is no form of a rival
     Case("galore-memory-b1", forms(), PREDICTED, UNTESTED),
     Case("galore-memory-b1", forms(galore__per_layer=8.6), PREDICTED, PREDICTED),
     Case("galore-memory-b1", forms(galore__per_layer=8.6, galore_and_checkpoint=5.0), PREDICTED, PARTLY),
     Case("galore-memory-b1", forms(galore__per_layer=8.6, comera__lean=0.5), PREDICTED, PREDICTED),
     Case("galore-memory-b1", forms(galore__per_layer=30.0), PREDICTED, PREDICTED),
     Case("galore-memory-b1", forms(galore_and_checkpoint=0.9), PREDICTED, REFUTED),
-    Case("galore-memory-b1", forms(low_rank_at_size=1.5), PREDICTED, REFUTED),
+    Case("galore-memory-b1", forms(low_rank_at_size=1.5), PREDICTED, UNTESTED),
+    Case("galore-memory-b1", forms(low_rank_at_size=0.5, galore__per_layer=8.6), PREDICTED, PREDICTED),
     Case("galore-memory-b1", forms(galore__per_layer=8.6, low_rank_at_rank=0.9), PREDICTED, PREDICTED),
     *(
         Case(
@@ -295,7 +308,7 @@ CASES = [
         "galore-memory-b1",
         sizes({1: 9.2}, "galore") + sizes({1: 1.5}, "low_rank@rank", parameters=1_500_000)[1:],
         PREDICTED,
-        REFUTED,
+        UNTESTED,
     ),
     # Fig. 5
     Case("lookup-time", lookups(4.5), REPRODUCED),
@@ -339,7 +352,9 @@ CASES = [
     Case("mnli-early-size", [answered("comera", "early", stored_mib=6.0)], REFUTED),
     Case("mnli-early-ratio", [answered("comera", "early")], GIVEN),
     *each("mnli-early-ratio", early_of, {42.6: GIVEN, 42.4: PARTLY, 21.0: REFUTED}),
-    Case("mnli-late02-ratio", size(99, 340), GIVEN),
+    Case("mnli-late02-ratio", size(86, 340, size_fraction=0.2), GIVEN),
+    Case("mnli-late02-ratio", size(101, 340, size_fraction=0.2), PARTLY),
+    Case("mnli-late02-size", size(101, 340, size_fraction=0.2), PARTLY),
     Case("mnli-late02-ratio", size(70, 340), PARTLY),
     Case("mnli-late02-layers", size(99, 340), PARTLY),
     Case("mnli-late02-layers", size(99, 400), GIVEN),
@@ -349,7 +364,7 @@ CASES = [
     Case("mnli-late08-ratio", size(52, 81, target=0.2), UNTESTED),
     Case("mnli-late02-size", size(99, 340, stored_mib=3.24), REPRODUCED),
     Case("mnli-late02-ratio", [*size(99, 340), *size(60, 340, seed=1)], PARTLY),  # the worst seed decides
-    Case("mnli-late02-ratio", size(99, 340, **TWO_CLASSES), GIVEN),
+    Case("mnli-late02-ratio", size(86, 340, size_fraction=0.2, **TWO_CLASSES), GIVEN),
     Case("mnli-late02-ratio", size(99, 340, **OTHER_MODEL), UNTESTED),
     Case("mnli-late02-ratio", size(99, 340, dense_mib=TWO_CLASSES["dense_mib"]), UNTESTED),
     Case("mnli-late02-ratio", size(80, 363, share=0.33), UNTESTED),
@@ -395,7 +410,7 @@ CASES = [
     Case("dlrm-size", dlrm_steps(), GIVEN),
     Case("dlrm-memory", dlrm_steps(), PARTLY, PARTLY),
     Case("dlrm-opt-dense", dlrm_steps(), PREDICTED),
-    Case("dlrm-opt-plain", dlrm_steps(CUDA), REPRODUCED),
+    Case("dlrm-opt-plain", dlrm_steps(CUDA), PREDICTED),
     Case("dlrm-opt-plain", dlrm_steps(CUDA, "synthetic_low_rank"), UNTESTED),
     Case("recsys-time", dlrm_steps(CUDA, faster=2.5), REPRODUCED),
     Case("recsys-time", dlrm_steps(CUDA, faster=1.2), PARTLY),
