@@ -56,12 +56,12 @@ def select(records: Records) -> list[Stages]:
             lines, kept, left_out = searched_by_way(df, experiment)
             if lines.empty:
                 continue
-            staged = lines.loc[lines["target"] > 0, "parameters"].dropna()
+            has_table = lines["way"].str.contains(TENSORIZED)
+            sizes = lines.loc[(lines["target"] > 0) | has_table, "parameters"].dropna()
             is_shown = [
                 line.target > 0
                 or line.arm == DENSE
-                or TENSORIZED in line.way
-                or any(equal_size(line.parameters, one) for one in staged if pd.notna(line.parameters))
+                or any(equal_size(line.parameters, one) for one in sizes if pd.notna(line.parameters))
                 for line in frame.each(lines)
             ]
             runs = pd.Series([list(kept.loc[list(one), "record"]) for one in lines["chosen"]], lines.index)
@@ -212,11 +212,11 @@ def draw(page: Stages, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa
     """Draw the loss of each arm, a panel for each size."""
     handles = [
         Line2D([], [], linestyle="", marker="o", color=style.INK, label="mean over seeds"),
-        Line2D([], [], **DENSE_LINE, label=f"{DENSE}: its loss"),
+        Line2D([], [], **DENSE_LINE, label=f"{DENSE}, {FROM_SCRATCH}: its loss"),
         *style.whisker_handles(["range over seeds"]),
     ]
-    dense = table[table["arm"] == DENSE]
-    others = table[(table["arm"] != DENSE) & table["test_loss"].notna()].reset_index(drop=True)
+    is_whole = (table["arm"] == DENSE) & (table["way"] == FROM_SCRATCH)
+    others = table[~is_whole & table["test_loss"].notna()].reset_index(drop=True)
     rows = [f"{line.arm}, {line.way}, {line.parameters / 1e3:.0f} k" for line in frame.each(others)]
     paper, [[axes]] = panel_page(
         caption, [["Loss by arm and size of the whole model"]], 0.26 * len(rows) + 1, handles, 3
@@ -224,7 +224,7 @@ def draw(page: Stages, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa
     for at, line in enumerate(frame.each(others)):
         axes.plot([line.test_loss_low, line.test_loss_high], [at, at], **style.WHISKER | {"marker": "|"})
         axes.plot([line.test_loss], [at], linestyle="", marker="o", color=style.INK, markersize=5)
-    for loss in dense["test_loss"].dropna():
+    for loss in table.loc[is_whole, "test_loss"].dropna():
         axes.axvline(loss, **DENSE_LINE)
     axes.set_xscale("log")
     axes.set_yticks(range(len(rows)), rows, fontsize=7)
