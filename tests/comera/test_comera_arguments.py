@@ -64,7 +64,6 @@ CALLS = {
     "tensorize, spec": (lambda odd: comera.tensorize(linear(), {"0": odd}), "plan pattern '0'", NONE),
     "tensorize, start": (lambda odd: tensorize_with(start=odd), "start", ()),
     "tensorize, recompute": (lambda odd: tensorize_with(recompute=odd), "recompute", ()),
-    "tensorize, store": (lambda odd: tensorize_with(store=odd), "store", ()),
     "tensorize, ratio": (lambda odd: comera.tensorize(nn.Linear(64, 64), "auto", ratio=odd), "ratio", NUMBER),
     "tensorize, fp8": (lambda odd: tensorize_with(fp8=odd), "fp8", NONE),
     "TT, ranks": (lambda odd: tensorize_as(comera.TT(ranks=odd)), "ranks", ()),
