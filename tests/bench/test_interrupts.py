@@ -149,11 +149,11 @@ REFERENCE = str(ROOT / "results" / "reference")
 @pytest.mark.parametrize(
     ("signals", "command", "sign"),
     [
-        (TERMINATE, ["bench", "predict", "model=config.json", "sequence_length=16", "device=h100"], "of "),
+        (TERMINATE, ["bench", "advise", "model=config.json", "sequence_length=16", "device=h100"], "reading the model"),
         (INTERRUPT, ["bench", "experiment=fig1", "measure=predict", "dataset=synthetic", "parallel=1"], " cells  fig1"),
         (TERMINATE, ["figures", "fig1", "--records", REFERENCE], ""),
     ],
-    ids=["predict all", "run", "figures"],
+    ids=["advise", "run", "figures"],
 )
 def test_a_command(tmp_path, signals, command, sign):
     """It is interrupted once it has printed ``sign``, or after a second, when it reads."""
