@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -239,6 +241,13 @@ def test_a_model_that_cannot_be_used_is_one_sentence(changes, named, tmp_path):
     ended = run_bench(tmp_path, "advise", f"model={path}", "sequence_length=32", "arms=dense")
     assert_one_error(ended)
     assert named in ended.error
+
+
+def test_its_processes_are_prepared_as_those_of_a_sweep_are():
+    """Else each imports all libraries by itself, with their notes on the terminal."""
+    asked = "import bench.advise.command; from bench.processes import process; print(process._PRELOADED)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['bench.runner.preload']"
 
 
 @pytest.mark.slow
