@@ -1,4 +1,4 @@
-"""What is measured of an arm's loss: its gap to dense training on the test beds, from the committed records.
+"""Gaps of arms to dense training on the test beds, measured, from the committed records.
 
 The beds are small language models on one corpus of repetitive text (experiments ``formats_tiny`` and
 ``formats_small``). Each arm had its own search of rates; the rate is the one with the lowest validation loss, the gap

@@ -308,12 +308,7 @@ def _left_out(config: Any, whole: dict[str, Any], content: dict[str, Any], task:
     from transformers import GenerationConfig, PretrainedConfig
 
     try:
-        known = {
-            *type(config)().to_dict(),
-            *PretrainedConfig().to_dict(),
-            *GenerationConfig().to_dict(),
-            *config.attribute_map,
-        }
+        known = {*type(config)().to_dict(), *config.attribute_map}
     except Exception:  # a class without defaults
         return
     known |= {*PretrainedConfig().to_dict(), *GenerationConfig().to_dict()}

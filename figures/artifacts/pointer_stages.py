@@ -109,20 +109,8 @@ def table(page: Stages) -> pd.DataFrame:
         total_ratio=_ratios(page.lines),
         rates=page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried)),
     )
-    columns = [
-        "device",
-        "arm",
-        "way",
-        "target",
-        "size_met",
-        "total_ratio",
-        "parameters",
-        "left",
-        "train_steps",
-        *LOSS,
-        "seeds",
-    ]
-    return lines[[*columns, "test_accuracy", "steps_to", "lr", "at_edge", "rates", "closed", "remarks"]]
+    columns = ["device", "arm", "way", "target", "size_met", "total_ratio", "parameters", "left", "train_steps", *LOSS]
+    return lines[[*columns, "seeds", "test_accuracy", "steps_to", "lr", "at_edge", "rates", "closed", "remarks"]]
 
 
 def _ratios(lines: pd.DataFrame) -> pd.Series:

@@ -140,10 +140,8 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
     pairs = pairs.drop_duplicates("index").set_index("index")
     pairs = pairs[pairs.index != pairs["index_rival"]]
     pairs = pairs.dropna(subset=["test_loss", "test_loss_rival"])
-    is_one = pairs["losses_rival"].map(len) == 1  # a probe, or a seed
-    enough = (pairs["seeds"] >= ENOUGH_SEEDS) & (
-        is_one & pairs["seeds_rival"].isna() | (pairs["seeds_rival"] >= ENOUGH_SEEDS)
-    )
+    is_probe = pairs["seeds_rival"].isna()  # one number, which is known
+    enough = (pairs["seeds"] >= ENOUGH_SEEDS) & (is_probe | (pairs["seeds_rival"] >= ENOUGH_SEEDS))
     below = enough & (pairs["test_loss_high"] < pairs["losses_rival"].map(min))
     above = enough & (pairs["test_loss_low"] > pairs["losses_rival"].map(max))
     found = {

@@ -10,7 +10,7 @@ from bench.protocol import CellFailure
 
 
 def answered(word: str) -> str:
-    """What a process makes of a word."""
+    """Return what a process makes of a word."""
     if word == "dies":
         os._exit(1)
     if word == "fails":

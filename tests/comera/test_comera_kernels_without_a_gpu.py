@@ -1,4 +1,4 @@
-"""What of the kernels can be known without a GPU: results in Triton's interpreter, and devices served."""
+"""Kernels without a GPU: results in Triton's interpreter, and devices served."""
 
 import os
 import subprocess
