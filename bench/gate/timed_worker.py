@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 THREADS = 1
 
@@ -91,6 +92,54 @@ def layers(tokens: int, n_in: int, n_out: int, output_modes: tuple[int, ...], up
 def _feed_forward(denominator: str) -> tuple[Action, Action]:
     actions = layers(256, 768, 3072, (16, 16, 12))
     return actions["tt"], actions[denominator]
+
+
+def _backward_only(layer: nn.Module, tokens: int, n_in: int, n_out: int) -> Action:
+    """Run backward alone, again and again through one forward: in both passes a third of the time hides a slowdown."""
+    import torch
+
+    x = torch.randn(tokens, n_in, requires_grad=True)
+    result, upstream, leaves = layer(x), torch.randn(tokens, n_out), [x, *layer.parameters()]
+    return lambda: torch.autograd.grad(result, leaves, upstream, retain_graph=True)
+
+
+def _tt_backward() -> tuple[Action, Action]:
+    from torch import nn
+
+    from comera import TTLinear
+
+    sizes = 256, 768, 3072
+    tt, dense = TTLinear(*sizes[1:], (12, 8, 8), (16, 16, 12), _RANK), nn.Linear(*sizes[1:])
+    return _backward_only(tt, *sizes), _backward_only(dense, *sizes)
+
+
+def _btt() -> tuple[Action, Action]:
+    """Return both passes of a block tensor train and of the dense layer that it stands for."""
+    import torch
+    from torch import nn
+
+    from comera.formats.block_tensor_train import BTTLinear
+
+    x, upstream = torch.randn(256, 768, requires_grad=True), [torch.randn(256, 768)]
+    blocks, dense = BTTLinear(768, 768, rank=2), nn.Linear(768, 768)
+    return (
+        _both_ways(lambda: blocks(x), [x, *blocks.parameters()], upstream),
+        _both_ways(lambda: dense(x), [x, *dense.parameters()], upstream),
+    )
+
+
+def _muon() -> tuple[Action, Action]:
+    """Return a step of Muon on tensor trains and dense layers, and products of a matrix as large as the latter's."""
+    import torch
+    from torch import nn
+
+    from comera import Muon, TTLinear
+
+    model = nn.Sequential(*(TTLinear(768, 768, (12, 8, 8), (8, 8, 12), _RANK) for _ in range(4)), nn.Linear(256, 256))
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    left, right = torch.randn(768, 768), torch.randn(768, 768)
+    return Muon(model).step, lambda: left @ right
 
 
 def _steps(settings: Mapping[str, Any], *arms: str) -> tuple[Action, ...]:
@@ -152,6 +201,9 @@ def _full(arm: str, rounds: int) -> Benchmark:
 BENCHMARKS = {
     "tt_linear/two_factors": Benchmark(functools.partial(_feed_forward, "two_factors"), repeats=10),
     "tt_linear/dense": Benchmark(functools.partial(_feed_forward, "dense"), repeats=3),
+    "tt_linear_backward/dense": Benchmark(_tt_backward, repeats=5),
+    "btt_linear/dense": Benchmark(_btt, repeats=10),
+    "muon/product": Benchmark(_muon, repeats=5),
     "small_step/dense": Benchmark(functools.partial(_steps, _SMALL, "comera", "dense"), repeats=4),
     "ttm_lookup/embedding": Benchmark(_lookup, repeats=8),
     "full_step/comera": _full("comera", rounds=4),
