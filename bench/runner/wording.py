@@ -21,6 +21,9 @@ _QUOTED_KEY = re.compile(r"""([{,]\s*)(['"])([\w:@+./-]+)\2\s*:""")
 #: Settings that are paths: a ``~`` in front is the home folder, and Hydra would not read it.
 _PATHS = ("results", "data_folder")
 
+#: What a path may have that Hydra takes in quotes alone, and what has a meaning for Hydra or is quoted.
+_NEEDS_QUOTES, _HAS_MEANING = re.compile(r"[=]|[^\x00-\x7f]"), re.compile(r"""['",\[\](){}$\\]""")
+
 
 def checked_arguments(arguments: Sequence[str]) -> list[str]:
     """Return arguments for Hydra; stop over those that it would answer with its own usage, a traceback or silence.
@@ -101,6 +104,8 @@ def for_hydra(argument: str) -> str:
         argument = f"{key}{equals}{value}"
     if key in _PATHS and value.strip(_QUOTES).startswith("~"):
         return f"{key}{equals}'{user_path(key, value.strip(_QUOTES))}'"
+    if key in _PATHS and _NEEDS_QUOTES.search(value) and not _HAS_MEANING.search(value):
+        return f"{key}{equals}'{value}'"
     return argument
 
 
@@ -109,7 +114,7 @@ def reworded(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
         forms = r"key=value, lists as [a,b], several values as a,b, settings of a variant as {a\:b: {c: 1}}"
-        return f"{error.override!r} cannot be read; allowed: {forms}."
+        return f"{error.override!r} cannot be read; allowed: {forms}, and all other text in quotes."
     if re.search("Could not find 'hydra/launcher/submitit_(local|slurm)'", text):
         return "hydra/launcher needs the extra slurm here; install it: pip install -e '.[slurm]'."
     if text.startswith("Error merging override"):

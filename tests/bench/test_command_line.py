@@ -155,3 +155,9 @@ def test_a_place_that_cannot_hold_results_is_refused_before_the_heavy_imports(tm
 def test_keys_of_settings_may_be_quoted(written):
     [override] = OverridesParser.create().parse_overrides([for_hydra(f"methods={written}")])
     assert override.value() == [{"dense:narrow": {"lr": 0.1}}, {"low_rank@size:lean+checkpoint": {}}]
+
+
+@pytest.mark.parametrize("path", ["/tmp/a=b", "/tmp/naïve café", "/tmp/plain", "'/tmp/a=b'", '"/tmp/é"'])
+def test_a_path_needs_no_quotes(path):
+    [override] = OverridesParser.create().parse_overrides([for_hydra(f"data_folder={path}")])
+    assert override.value() == path.strip("'\"")

@@ -55,3 +55,13 @@ def test_a_student_learns(workload):
         workload.loss(model, batch).backward()
         optimizer.step()
     assert workload.evaluate(model).metrics["loss"] < workload.metric.probe
+
+
+def test_a_loss_is_of_the_samples_that_it_names():
+    workload = TeacherWorkload(SMALL)
+    model = workload.build()
+    found = workload.evaluate(model).metrics
+    with torch.no_grad():
+        by_hand = [float((model(side["inputs"]) - side["outputs"]).square().mean()) for side in workload._held_out]
+    assert by_hand[0] != pytest.approx(by_hand[1], rel=1e-4)
+    assert [found["loss"], found["test_loss"]] == pytest.approx(by_hand)

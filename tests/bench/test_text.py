@@ -1,6 +1,7 @@
 """The workload ``text``: its corpus and splits, its model, its n-gram probes, and its way from a folder to a record."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def write_texts(folder):
     folder.mkdir(parents=True, exist_ok=True)
     source = np.random.default_rng(0)
     known = ["red", "green", "blue", "door", "opens", "closes", "on", "the", "hill"]
-    for number in range(FEW + 20):
+    for number in range(FEW + 80):
         (folder / f"{number:03}.txt").write_text(" ".join(source.choice(known, 60)) + ".\n")
     return folder
 
@@ -50,6 +51,25 @@ def test_many_files_are_split_by_file(tmp_path):
     assert {text for side in sides for text in side} == by_content
     assert sum(map(len, sides)) == len(by_content)
     assert all(sides)
+
+
+def test_copies_of_a_file_are_one_text_on_one_side(tmp_path):
+    folder = write_texts(tmp_path / "texts")
+    alone = corpus(folder)
+    for number, path in enumerate(sorted(folder.iterdir())):
+        (folder / f"copy-{number}.txt").write_text(path.read_text().replace(" ", "\n"))
+        (folder / f"link-{number}.txt").symlink_to(path)
+    assert len(alone.test)
+    assert corpus(folder).data_hash == alone.data_hash
+
+
+def test_a_folder_whose_name_is_no_utf8_is_named(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / os.fsdecode(b"na\xefve.txt")).write_text("a file's own name does not count")
+    with pytest.raises(DataError, match=r"^data_folder is '.*caf\\udce9', whose name has bytes that are no UTF-8"):
+        corpus(folder)
+    assert corpus(folder.rename(tmp_path / "coffee")).train.size
 
 
 def test_a_file_stays_on_its_side_when_others_come(tmp_path):
@@ -243,3 +263,27 @@ def test_btt_is_trained_with_muon_on_a_folder_of_ones_own(tmp_path):
         assert losses[-1] < losses[0] < math.log(256)
         assert len(losses) == 4
     assert len({record.train_loss for record in records.values()}) == 4
+
+
+class Guess(torch.nn.Module):
+    """The same scores everywhere, so that the loss of a token is known by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = torch.nn.Parameter(torch.linspace(-3, 3, 256))
+
+    def forward(self, tokens):
+        return self.scores.expand(*tokens.shape, -1)
+
+
+def test_the_loss_is_per_token_and_each_of_the_side_it_names(workload, monkeypatch):
+    monkeypatch.setattr("bench.workloads.text.workload._EVALUATED_TOKENS", 3 * SMALL.context)  # uneven batches
+    model, found = Guess(), workload.evaluate(Guess())
+    by_hand = []
+    for rows in workload._windows:
+        predicted = torch.from_numpy(rows[:, 1:].astype(np.int64)).flatten()
+        by_hand.append(float(-torch.log_softmax(model.scores, 0)[predicted].mean()))
+    assert by_hand[0] != pytest.approx(by_hand[1], abs=1e-3)
+    assert [found.metrics["loss"], found.metrics["test_loss"]] == pytest.approx(by_hand, abs=1e-5)
+    assert found.examples == SMALL.validation_tokens
+    assert not {bytes(row) for row in workload._windows[0]} & {bytes(row) for row in workload._windows[1]}

@@ -1,9 +1,10 @@
 """Text to learn from, as three token streams: to train on, to choose settings by, and to report.
 
-A folder is split by file: which side a file is on follows from its name, so that it stays there when the folder grows.
-A folder of fewer than :data:`FEW` files is split within each file instead: its first nine tenths are trained on, and
-the halves of the last tenth are for choosing and reporting. Without a folder the text is the Python source of installed
-packages, split by package as in the workload ``code``.
+A folder is split by file: which side a file is on follows from its words, so that it stays there when the folder grows
+and copies of it come to the same side; a text counts once. A folder of fewer than :data:`FEW` files is split within
+each file instead: its first nine tenths are trained on, and the halves of the last tenth are for choosing and
+reporting. Without a folder the text is the Python source of installed packages, split by package as in the workload
+``code``.
 """
 
 import functools
@@ -82,6 +83,8 @@ def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens:
 
 
 def _of_folder(folder: Path, pattern: str) -> _Texts:
+    if not folder.name.isprintable():  # bytes that are no UTF-8 among them; records carry the name
+        raise DataError(f"data_folder is {str(folder)!a}, whose name has bytes that are no UTF-8; rename it.")
     if not folder.is_dir():
         raise DataError(f"data_folder is {folder}, which is not a folder; name one that holds text files.")
     if not pattern or Path(pattern).is_absolute():
@@ -92,11 +95,14 @@ def _of_folder(folder: Path, pattern: str) -> _Texts:
         raise DataError(f"data_folder is {folder}, {where} {pattern!r} outside linked folders; see text.files.")
     if (size := sum(path.stat().st_size for path in paths)) > _LARGEST:
         raise DataError(f"data_folder is {folder}, whose {size:,} bytes of files are above {_LARGEST:,}; choose fewer.")
-    read = {path.relative_to(folder).as_posix(): _read(path) for path in paths}
-    read = {name: text for name, text in read.items() if text.strip()}
+    read: dict[bytes, str] = {}  # by the hash of their words, so that a copy with other blanks is the same text
+    for text in map(_read, paths):
+        if words := text.split():
+            read.setdefault(hashlib.sha256(" ".join(words).encode()).digest(), text)
     if not read:
         raise DataError(f"data_folder is {folder}, whose files are all empty; name one that holds text files.")
-    return _by_file(folder.name or "folder", read) if len(read) >= FEW else _by_place(folder.name or "folder", read)
+    title = folder.name or "folder"
+    return _by_file(title, read) if len(read) >= FEW else _by_place(title, read.values())
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:
@@ -114,26 +120,23 @@ def _read(path: Path) -> str:
         raise DataError(f"{path} cannot be read ({error.strerror or error}).") from None
 
 
-def _by_file(title: str, texts: dict[str, str]) -> _Texts:
-    def side_of(name: str) -> int:
-        """Return 0 for text to train on, 1 to choose by, 2 to report."""
-        drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
-        return 0 if drawn >= HELD_OUT else 1 if drawn < HELD_OUT / 2 else 2
-
+def _by_file(title: str, texts: dict[bytes, str]) -> _Texts:
+    """Split texts by what identifies them, whatever their number."""
     sides: tuple[list[str], list[str], list[str]] = ([], [], [])
-    for name, text in texts.items():
-        sides[side_of(name)].append(text)
+    for identity, text in texts.items():
+        drawn = int.from_bytes(hashlib.sha256(identity).digest()[:8], "big") / 2**64
+        sides[0 if drawn >= HELD_OUT else 1 if drawn < HELD_OUT / 2 else 2].append(text)
     if not all(sides):  # none of few files fell to one of them
-        return _by_place(title, texts)
+        return _by_place(title, texts.values())
     return _Texts(title, *map(tuple, sides))
 
 
-def _by_place(title: str, texts: dict[str, str]) -> _Texts:
+def _by_place(title: str, texts: Iterable[str]) -> _Texts:
     def part(text: str, first: float, last: float) -> str:
         return text[round(first * len(text)) : round(last * len(text))]
 
     ends = (0.0, 1 - HELD_OUT, 1 - HELD_OUT / 2, 1.0)
-    pieces = [tuple(part(text, a, b) for text in texts.values()) for a, b in itertools.pairwise(ends)]
+    pieces = [tuple(part(text, a, b) for text in texts) for a, b in itertools.pairwise(ends)]
     return _Texts(title, *pieces)
 
 
@@ -144,7 +147,7 @@ def _of_packages(packages: Sequence[str]) -> _Texts:
         side = 0 if not is_held_out(document.package) else 1 + is_test(document.package)
         sides[side].append(document.text)
     if not all(sides):  # few packages, none of which is held out for one of them
-        return _by_file(title, {document.name: document.text for document in documents})
+        return _by_file(title, {document.name.encode(): document.text for document in documents})
     return _Texts(title, *map(tuple, sides))
 
 
