@@ -1,4 +1,4 @@
-"""The workload ``teacher``: regression on a random ReLU network of eight inputs, with fresh samples in every batch.
+"""The workload ``teacher``: regression on a random ReLU network of few inputs, with fresh samples in every batch.
 
 Nothing can be memorised and there is no noise, so the loss says how well a model of some format approximates a function
 that is rich, and how quickly its optimizer gets there. The teacher's outputs are scaled to mean 0 and variance 1, so
@@ -13,21 +13,26 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.checked import FromOne, Layers, Width
+from bench.core.checked import Allowed, FromOne, Layers, Width
+from bench.core.identity import LATER
 from bench.protocol import Batch, Evaluation, Metric, Role, Words
 from bench.protocol.budget import Budget
 from bench.workloads.base import BaseWorkload, check_batch_size
 
-_INPUTS = 8
+_DEFAULT_INPUTS = 8
+
+#: The quadratic function among the probes has about half the square of them as features.
+Inputs = Annotated[int, Field(ge=1, le=64), Allowed("whole numbers from 1 to 64")]
 _HELD_OUT_SEED = 2_000_000_011  # of the samples that are evaluated
 _FITTED = 100_000  # samples from which mean, variance and probes are
 _NEAR = 0.02  # how far from a wanted number of parameters a narrower student may be
@@ -41,6 +46,7 @@ class TeacherSettings:
         width, layers: of the student: so many square matrices between an input and an output layer.
         teacher_width, teacher_layers: of the teacher, likewise.
         teacher_seed: of its weights.
+        inputs: d of both; the more there are, the less of the teacher can be learned.
         validation_samples, test_samples: how many are evaluated for choosing and for reporting.
     """
 
@@ -51,10 +57,11 @@ class TeacherSettings:
     teacher_seed: FromOne = 123
     validation_samples: FromOne = 20_000
     test_samples: FromOne = 20_000
+    inputs: Inputs = field(default=_DEFAULT_INPUTS, metadata=LATER)
 
 
 class Student(nn.Module):
-    """The dense model: inputs (B, 8) to outputs (B,).
+    """The dense model: inputs (B, d) to outputs (B,).
 
     >>> student = Student(TeacherSettings(width=16, layers=1))
     >>> student(torch.zeros(5, 8)).shape
@@ -67,7 +74,7 @@ class Student(nn.Module):
         super().__init__()
         self.settings = settings
         width = settings.width
-        self.first, self.last = nn.Linear(_INPUTS, width), nn.Linear(width, 1)
+        self.first, self.last = nn.Linear(settings.inputs, width), nn.Linear(width, 1)
         self.hidden = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(settings.layers))
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(settings.layers))
         for layer in (self.first, *self.hidden):
@@ -86,7 +93,7 @@ class Student(nn.Module):
 
         def size(width: int) -> int:
             layers = self.settings.layers
-            return width * (_INPUTS + 1) + layers * width * (width + 1) + width + 1
+            return width * (self.settings.inputs + 1) + layers * width * (width + 1) + width + 1
 
         width = min(range(1, self.settings.width + 1), key=lambda each: abs(size(each) - parameters))
         if abs(size(width) - parameters) > _NEAR * parameters:
@@ -98,7 +105,7 @@ class Student(nn.Module):
 
 
 class TeacherWorkload(BaseWorkload):
-    """The regression; batches are ``inputs``, float32 (B, 8), and ``outputs`` (B,).
+    """The regression; batches are ``inputs``, float32 (B, d), and ``outputs`` (B,).
 
     >>> workload = TeacherWorkload(TeacherSettings(width=16, teacher_width=16, teacher_layers=1))
     >>> batch = next(workload.batches("train", batch_size=3, seed=0, static=True))
@@ -120,14 +127,16 @@ class TeacherWorkload(BaseWorkload):
     def data_hash(self) -> str:
         """A hash of what decides which samples there are: the teacher."""
         settings = self.settings
-        sizes = (settings.teacher_width, settings.teacher_layers, settings.teacher_seed)
+        sizes: tuple[int, ...] = (settings.teacher_width, settings.teacher_layers, settings.teacher_seed)
+        if settings.inputs != _DEFAULT_INPUTS:
+            sizes = (*sizes, settings.inputs)
         return hashlib.sha256(repr((self.name, self.dataset, sizes)).encode()).hexdigest()
 
     @functools.cached_property
     def _weights(self) -> list[NDArray[np.float32]]:
         settings = self.settings
         source = np.random.default_rng(settings.teacher_seed)
-        widths = [_INPUTS, *[settings.teacher_width] * settings.teacher_layers, settings.teacher_width, 1]
+        widths = [settings.inputs, *[settings.teacher_width] * settings.teacher_layers, settings.teacher_width, 1]
         return [
             (source.standard_normal((n, m)) / math.sqrt(n)).astype(np.float32) for n, m in itertools.pairwise(widths)
         ]
@@ -142,11 +151,16 @@ class TeacherWorkload(BaseWorkload):
     @functools.cached_property
     def _scale(self) -> tuple[float, float]:
         """Mean and standard deviation of the teacher's outputs."""
-        outputs = self._raw(_inputs(_FITTED, (self.settings.teacher_seed, 1)))
+        outputs = self._raw(self._inputs(_FITTED, (self.settings.teacher_seed, 1)))
         return float(outputs.mean()), float(outputs.std())
 
+    def _inputs(self, count: int, seed: tuple[int, ...]) -> torch.Tensor:
+        """Draw standard normal inputs (count, d)."""
+        drawn = np.random.default_rng(seed).standard_normal((count, self.settings.inputs), dtype=np.float32)
+        return torch.from_numpy(drawn)
+
     def _samples(self, count: int, seed: tuple[int, ...]) -> Batch:
-        inputs = _inputs(count, seed)
+        inputs = self._inputs(count, seed)
         mean, deviation = self._scale
         return {"inputs": inputs, "outputs": (self._raw(inputs) - mean) / deviation}
 
@@ -223,11 +237,6 @@ class TeacherWorkload(BaseWorkload):
         return Evaluation(metrics, examples=self.settings.validation_samples)
 
 
-def _inputs(count: int, seed: tuple[int, ...]) -> torch.Tensor:
-    """Draw standard normal inputs (count, 8)."""
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal((count, _INPUTS), dtype=np.float32))
-
-
 def _linear(inputs: torch.Tensor) -> torch.Tensor:
     """Return the inputs and a one."""
     return torch.cat([inputs, torch.ones(len(inputs), 1)], 1)
@@ -235,7 +244,7 @@ def _linear(inputs: torch.Tensor) -> torch.Tensor:
 
 def _quadratic(inputs: torch.Tensor) -> torch.Tensor:
     """Return the inputs, their products of two, and a one."""
-    pairs = itertools.combinations_with_replacement(range(_INPUTS), 2)
+    pairs = itertools.combinations_with_replacement(range(inputs.shape[1]), 2)
     products = torch.stack([inputs[:, one] * inputs[:, other] for one, other in pairs], 1)
     return torch.cat([products, _linear(inputs)], 1)
 

@@ -1,10 +1,12 @@
 """The workload ``teacher``: its samples, their scale, its probes and its narrower students."""
 
+import dataclasses
 import itertools
 
 import pytest
 import torch
 
+from bench.core.identity import identity
 from bench.workloads.teacher import TeacherSettings, TeacherWorkload
 
 SMALL = TeacherSettings(
@@ -65,3 +67,13 @@ def test_a_loss_is_of_the_samples_that_it_names():
         by_hand = [float((model(side["inputs"]) - side["outputs"]).square().mean()) for side in workload._held_out]
     assert by_hand[0] != pytest.approx(by_hand[1], rel=1e-4)
     assert [found["loss"], found["test_loss"]] == pytest.approx(by_hand)
+
+
+def test_inputs_are_a_setting_which_another_teacher_has():
+    usual, wider = (TeacherWorkload(dataclasses.replace(SMALL, **changes)) for changes in ({}, {"inputs": 12}))
+    batch = next(wider.batches("train", 4, 0, True))
+    assert batch["inputs"].shape == (4, 12)
+    assert wider.build()(batch["inputs"]).shape == (4,)
+    assert wider.build().narrowed(937).first.in_features == 12
+    assert wider.data_hash != usual.data_hash == TeacherWorkload(dataclasses.replace(SMALL, inputs=8)).data_hash
+    assert "inputs" not in identity(SMALL)
