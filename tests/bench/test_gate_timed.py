@@ -52,6 +52,15 @@ def test_an_unconfirmed_slowdown_is_inconclusive(second):
     assert (decision.kind, decision.why) == ("inconclusive", "not confirmed")
 
 
+@pytest.mark.parametrize("name", timed_worker.BENCHMARKS)
+def test_a_tenth_slower_is_a_regression_of_every_benchmark(name):
+    def found(factor):
+        quiet = launches(factor, 0, 0)
+        return decide(quiet, timed_worker.BENCHMARKS[name].tolerance, lambda: quiet).kind
+
+    assert (found(1.08), found(1.06)) == ("regression", "inconclusive")
+
+
 def test_a_faster_tree_is_unchanged():
     assert decide(launches(0.5), TOLERANCE, not_needed).kind == "unchanged"
 
