@@ -17,6 +17,7 @@ from bench.advise.model import AdvisedModel, task_of
 from bench.advise.moments import trace
 from bench.advise.question import question_of
 from bench.advise.rule import advice
+from bench.advise.table import text
 from bench.errors import ConfigError
 from bench.estimate.memory import predict_memory
 
@@ -265,6 +266,13 @@ def test_the_command_answers_in_a_table_and_in_json(tmp_path):
         assert sum(arm["at_peak_bytes"].values()) == pytest.approx(arm["peak_bytes"], abs=3)
         assert arm["least_time_ms"] > 0
     assert arms["btt"]["parameters"] < arms["dense"]["parameters"]
+
+
+def test_memory_is_in_gib_of_1024_mib():
+    found = answer(row("dense", peak=3.5 * 2**30))
+    assert " 80.0 GiB " in (printed := text(found))
+    [line] = [each.split() for each in printed.splitlines() if each.startswith("dense ")]
+    assert line[2] == "3.50"
 
 
 def test_every_arm_has_a_kind_and_structured_ones_a_ratio():
