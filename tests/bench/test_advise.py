@@ -270,7 +270,8 @@ def test_the_command_answers_in_a_table_and_in_json(tmp_path):
 
 def test_memory_is_in_gib_of_1024_mib():
     found = answer(row("dense", peak=3.5 * 2**30))
-    assert " 80.0 GiB " in (printed := text(found))
+    printed = text(found)
+    assert " 80.0 GiB " in printed
     [line] = [each.split() for each in printed.splitlines() if each.startswith("dense ")]
     assert line[2] == "3.50"
 
