@@ -5,11 +5,11 @@ under :class:`comera.Muon`. Structured arms have a ratio: how many times smaller
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from bench.advise.model import AdvisedModel
-from bench.core.cell import CHECKPOINTED
+from bench.core.cell import CHECKPOINTED, Arm
 from bench.errors import ConfigError
 from bench.protocol import Method
 from bench.protocol.methods import available, build, checked_settings, default_settings, parse_arm
@@ -55,14 +55,19 @@ class AdvisedArm:
         return self.name if self.ratio is None else f"{self.name}, {self.ratio:g}x"
 
     @property
+    def parsed(self) -> Arm:
+        """The name by its parts; its method may be :data:`MUON`."""
+        return Arm.parse(self.name)
+
+    @property
     def checkpoint(self) -> bool:
         """Checkpointing of the blocks: on or off."""
-        return self.name.endswith(CHECKPOINTED)
+        return self.parsed.checkpoint
 
     @property
     def base(self) -> str:
         """The name without checkpointing."""
-        return self.name.removesuffix(CHECKPOINTED)
+        return str(replace(self.parsed, checkpoint=False))
 
     @property
     def kind(self) -> Kind:
@@ -104,16 +109,16 @@ def arms_of(names: Sequence[str], ratios: Sequence[float]) -> list[AdvisedArm]:
     """
     arms: list[AdvisedArm] = []
     for name in names:
-        base = name.removesuffix(CHECKPOINTED)
+        arm = AdvisedArm(name)
         structured = False
-        if base != MUON:
-            method = base.partition(":")[0].partition("@")[0]
+        if arm.base != MUON:
+            method = arm.parsed.method
             if method not in available():
                 allowed = ", ".join((*available(), MUON))
                 raise ConfigError(f"arms has {name!r}; allowed: {allowed}, with :variant and {CHECKPOINTED}.")
             parse_arm(name)
-            structured = base == NARROW or (method != "dense" and "ratio" in default_settings(method))
+            structured = arm.base == NARROW or (method != "dense" and "ratio" in default_settings(method))
         if names.count(name) > 1:
             raise ConfigError(f"arms has {name!r} twice; give each arm once.")
-        arms += [AdvisedArm(name, ratio) for ratio in ratios] if structured else [AdvisedArm(name)]
+        arms += [AdvisedArm(name, ratio) for ratio in ratios] if structured else [arm]
     return arms

@@ -75,7 +75,7 @@ class Evidence:
 
         The arms of exact arithmetic are dense training itself, so their gap is 0 by construction.
         """
-        base = arm.base if arm.base == NARROW else arm.base.partition(":")[0].partition("@")[0]
+        base = arm.base if arm.base == NARROW else arm.parsed.method
         if arm.base == "dense":
             return dict.fromkeys(OPTIMIZERS, GapRange(0.0, 0.0))
         found: dict[str, list[float]] = defaultdict(list)

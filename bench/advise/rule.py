@@ -79,7 +79,7 @@ def _by_gap(answer: Answer) -> list[AnswerRow]:
     """
 
     def rank(row: AnswerRow) -> tuple[float, bool, float, float]:
-        return _worst(row), row.arm.name.startswith("comera"), _distance(answer, row), row.peak
+        return _worst(row), row.arm.parsed.method == "comera", _distance(answer, row), row.peak
 
     return sorted((row for row in answer.predicted if row.arm.kind is Kind.STRUCTURED and row.gap), key=rank)
 

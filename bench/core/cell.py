@@ -3,11 +3,13 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from bench.core.identity import LATER, identity
+from bench.errors import ConfigError
 
 #: Measures whose name in identities is an older one than that in records.
 _MEASURES_IN_IDENTITIES = {"allocator_peak": "witness"}
@@ -29,6 +31,54 @@ MATCHES = ("size", "rank")
 #: CoMERA's caps on the ranks of linear layers and of tables, which two-factor layers of equal rank have as well.
 COMERA_RANKS = (30, 32)
 
+#: An arm's name.
+_ARM = re.compile(r"([^@:+]*)(?:@([^@:+]+))?(?::([^+]+))?(\+checkpoint)?(?:\+([^+]+))?")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method in one of its forms; its name is ``method[@match][:variant][+checkpoint][+exchange]``.
+
+    Args:
+        method: name of the method.
+        variant: its variant; the default one is empty.
+        checkpoint: whether the blocks of its model are checkpointed.
+        exchange: how its gradients travel between ranks; empty where the name leaves it open.
+        match: ``size`` or ``rank`` of CoMERA that it has, else empty.
+
+    >>> str(Arm("low_rank", "linear", match="rank")), str(Arm("dense", checkpoint=True, exchange="powersgd_4"))
+    ('low_rank@rank:linear', 'dense+checkpoint+powersgd_4')
+    """
+
+    method: str
+    variant: str = ""
+    checkpoint: bool = False
+    exchange: str = ""
+    match: str = ""
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Return the arm of a name, whether or not there is such a method; raises ConfigError for any other text.
+
+        >>> Arm.parse("low_rank@size:lean+checkpoint")
+        Arm(method='low_rank', variant='lean', checkpoint=True, exchange='', match='size')
+        """
+        found = _ARM.fullmatch(name)
+        if found is None:
+            form = "METHOD[@MATCH][:VARIANT][+checkpoint][+EXCHANGE]"
+            raise ConfigError(f"method is {name!r}; allowed: {form}.")
+        method, match, variant, checkpoint, exchange = found.groups(default="")
+        return cls(method, variant, bool(checkpoint), exchange, match)
+
+    def __str__(self) -> str:
+        matched = f"{self.method}@{self.match}" if self.match else self.method
+        formed = f"{matched}:{self.variant}" if self.variant else matched
+        travels = f"+{self.exchange}" if self.exchange not in ("", EXCHANGES[0]) else ""
+        return f"{formed}{CHECKPOINTED if self.checkpoint else ''}{travels}"
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.method, self.variant, self.checkpoint, self.exchange, self.match))
+
 
 def match_of(method: str, settings: Mapping[str, Any]) -> str:
     """Return the size that a two-factor arm shares with CoMERA by its settings, one of :data:`MATCHES`, or nothing.
@@ -48,17 +98,9 @@ def match_of(method: str, settings: Mapping[str, Any]) -> str:
     return "rank" if settings.get("ranks_of_ratio") is not None or ranks == COMERA_RANKS else ""
 
 
-def arm_name(method: str, variant: str, checkpoint: bool, exchange: str = "", match: str = "") -> str:
-    """Return an arm as configurations and figures name it.
-
-    >>> arm_name("low_rank", "linear", False, match="rank"), arm_name("dense", "", True)
-    ('low_rank@rank:linear', 'dense+checkpoint')
-    >>> arm_name("dense", "", False, "powersgd_4")
-    'dense+powersgd_4'
-    """
-    travels = f"+{exchange}" if exchange not in ("", EXCHANGES[0]) else ""
-    matched = f"{method}@{match}" if match else method
-    return (f"{matched}:{variant}" if variant else matched) + (CHECKPOINTED if checkpoint else "") + travels
+def arm_name(*fields: Any) -> str:
+    """Return the name of the arm of some fields."""
+    return str(Arm(*fields))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +134,7 @@ class Cell:
     def arm(self) -> str:
         """The method with what it shares with CoMERA, its variant, checkpointing and exchange where not the default."""
         match = match_of(self.method, self.method_settings)
-        return arm_name(self.method, self.variant, self.checkpoint, self.exchange, match)
+        return str(Arm(self.method, self.variant, self.checkpoint, self.exchange, match))
 
     @property
     def backend(self) -> str:

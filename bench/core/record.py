@@ -24,7 +24,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from bench.core.cell import EXCHANGES, arm_name, match_of
+from bench.core.cell import EXCHANGES, Arm, match_of
 from bench.core.files import write_whole
 from bench.core.reading import loads, read_regular
 from bench.errors import Mistake
@@ -227,7 +227,7 @@ class Record:
         """The method with what it shares with CoMERA, its variant, checkpointing and exchange where not the default."""
         settings = self.config.get("method_settings")
         match = match_of(self.method, settings if isinstance(settings, dict) else {})
-        return arm_name(self.method, self.variant, self.checkpoint, self.exchange, match)
+        return str(Arm(self.method, self.variant, self.checkpoint, self.exchange, match))
 
     @property
     def config(self) -> Mapping[str, Any]:

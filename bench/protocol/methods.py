@@ -9,13 +9,14 @@ import importlib
 import pkgutil
 import types
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 import baselines
 from bench.core.cell import CHECKPOINTED, EXCHANGES, MATCHES, Cell
+from bench.core.cell import Arm as Arm
 from bench.core.checked import build_dataclass
 from bench.core.identity import identity
 from bench.errors import ConfigError
@@ -41,48 +42,25 @@ def variants(name: str) -> tuple[str, ...]:
     return ("", *_module(name).VARIANTS[1:])
 
 
-class Arm(NamedTuple):
-    """An entry of ``methods``, read.
-
-    Args:
-        method: name of the method.
-        variant: its variant; the default one is empty.
-        checkpoint: whether the blocks of its model are checkpointed.
-        exchange: how its gradients travel between ranks, where the entry names it.
-        match: ``size`` or ``rank`` of CoMERA that it is to have, where the entry names it.
-    """
-
-    method: str
-    variant: str
-    checkpoint: bool = False
-    exchange: str = ""
-    match: str = ""
-
-
 def parse_arm(arm: str) -> Arm:
-    """Read ``method[@size|@rank][:variant][+checkpoint][+EXCHANGE]``; others raise ConfigError.
+    """Return the arm of a name, whose default variant is empty; an unknown part raises ConfigError.
 
     >>> parse_arm("dense+checkpoint+powersgd_4")
     Arm(method='dense', variant='', checkpoint=True, exchange='powersgd_4', match='')
-    >>> parse_arm("low_rank@size:lean")
-    Arm(method='low_rank', variant='lean', checkpoint=False, exchange='', match='size')
     """
-    given, plus, exchange = arm.rpartition("+")
-    given, exchange = (given, exchange) if plus and exchange in EXCHANGES else (arm, "")
-    if "+" in (base := given.removesuffix(CHECKPOINTED)):
+    named = Arm.parse(arm)
+    if named.exchange not in ("", *EXCHANGES):
         allowed = ", ".join((CHECKPOINTED[1:], *EXCHANGES))
         raise ConfigError(f"method is {arm!r}; after a + and in this order allowed: {allowed}.")
-    named, colon, variant = base.partition(":")
-    name, at, match = named.partition("@")
-    variants = _module(name).VARIANTS
-    if at and ("ranks_of_ratio" not in default_settings(name) or match not in MATCHES):
+    variants = _module(named.method).VARIANTS
+    if named.match and ("ranks_of_ratio" not in default_settings(named.method) or named.match not in MATCHES):
         matching = [f"{method}@{each}" for method in _matching() for each in MATCHES]
         raise ConfigError(f"method is {arm!r}; allowed with an @: {', '.join(matching)}.")
-    if colon and variant not in variants:
+    if named.variant and named.variant not in variants:
         others = ", ".join(filter(None, variants))
         offers = f"allowed: {others}" if others else "it has none"
-        raise ConfigError(f"method is {arm!r}; {name} has no variant {variant!r}, {offers}.")
-    return Arm(name, "" if variant == variants[0] else variant, given.endswith(CHECKPOINTED), exchange, match)
+        raise ConfigError(f"method is {arm!r}; {named.method} has no variant {named.variant!r}, {offers}.")
+    return dataclasses.replace(named, variant="") if named.variant == variants[0] else named
 
 
 def _matching() -> list[str]:

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from bench.core.cell import Cell
+from bench.core.cell import Arm, Cell
 from bench.core.checked import build_dataclass
 from bench.core.identity import LATER, identity
 from bench.errors import ConfigError
 from bench.protocol import EarlyLate, Stage, Workload
-from bench.protocol.methods import Arm, build, default_settings
+from bench.protocol.methods import build, default_settings
 from bench.protocol.recipe import Recipe, recipe_unsupported
 
 

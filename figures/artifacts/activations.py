@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from bench.core.cell import Arm
 from bench.core.launches import paired_launches
 from figures import frame
 from figures.arms import ARMS, COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_precision
@@ -73,8 +74,9 @@ def plain_arm(arm: str) -> str:
     >>> [plain_arm(arm) for arm in ("comera:lean_block", "low_rank@rank:linear+checkpoint", "dense")]
     ['comera', 'low_rank@rank:linear', 'dense']
     """
-    arm = arm.removesuffix("+checkpoint")
-    return next((arm.removesuffix(mode) for mode in MODES if arm.endswith(mode)), arm)
+    parsed = Arm.parse(arm)
+    variant = "" if f":{parsed.variant}" in MODES else parsed.variant
+    return str(replace(parsed, variant=variant, checkpoint=False))
 
 
 def by_arm(arm: str) -> tuple[int, str]:

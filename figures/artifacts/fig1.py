@@ -8,7 +8,6 @@ A prediction for CUDA does not depend on the device that made it: claims on memo
 each cell, on whatever page they are judged.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 import pandas as pd
 from matplotlib.figure import Figure
 
+from bench.core.cell import Arm
 from figures import frame
 from figures.arms import ARMS, CAPTURED, COMERA, LOW_RANK, PLAIN, Toggles, by_arm
 from figures.artifact import Artifact
@@ -192,7 +192,7 @@ def arms_of(page: Fig1Page, rival: str, fair: bool) -> tuple[list[str], list[str
     recorded = {*page.found("arm"), *(page.cuda_plans["arm"] if len(page.cuda_plans) else ())}
 
     def forms(method: str) -> list[str]:
-        return sorted((arm for arm in recorded if re.split("[@:+]", arm)[0] == method), key=by_arm)
+        return sorted((arm for arm in recorded if Arm.parse(arm).method == method), key=by_arm)
 
     if not fair:
         return [rival], [COMERA]

@@ -25,6 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, LogLocator
 
+from bench.core.cell import Arm
 from bench.core.intervals import Estimate
 from figures import frame
 from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm
@@ -393,7 +394,7 @@ def _grows_and_vanishes(curve: Mapping[float, Estimate]) -> tuple[bool, bool, st
 def _judge(_claim: Claim, page: Fig12Page, _table: Any, fair: bool) -> Judgement:
     """Judge the speed-up over dense, or for a ``fair`` comparison over the form of dense that takes least."""
     runs = page.runs[[*CELL, "ratio", "record"]]
-    is_form = runs["arm"].str.split("[:+]", regex=True).str[0] == DENSE
+    is_form = runs["arm"].map(lambda arm: Arm.parse(arm).method) == DENSE
     rivals = runs[(runs["arm"] == DENSE) | fair & is_form]
     names = [DENSE, *sorted({*rivals["arm"]} - {DENSE})]
     if fair and names == [DENSE]:

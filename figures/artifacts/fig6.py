@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from bench.core.cell import Arm
 from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
 from figures.claims.training import LTE_CONVERGENCE, SAME_ACCURACY
@@ -131,7 +132,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     for row in each(rows):
         line = found[found["run"] == row.run]
         # what continues another curve begins at a marker that is there already
-        continues = row.arm.startswith(COMERA) and row.has_target and study.searched is None
+        continues = Arm.parse(row.arm).method == COMERA and row.has_target and study.searched is None
         style = {"markersize": 4.5, "markevery": slice(int(continues), None)}
         x = line["step" if steps else "epoch"]
         draw_run(axes, x, line, metric.name, strokes[row.run], **style)

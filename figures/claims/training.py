@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.core.cell import Arm
 from figures.arms import COMERA, DENSE
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, by_bounds, undecided, untested
 from figures.claims.rule import AT_MOST, REACHES, Bed, Rule
@@ -207,7 +208,7 @@ def _bed(target: float | None = None) -> Bed:
         forms = {
             row.arm: (row, _beside_dense(study, row, dense))
             for row in each(study.rows)
-            if row.arm.partition(":")[0] == COMERA and row.slot.target == target
+            if Arm.parse(row.arm).method == COMERA and row.slot.target == target
         }
         if not forms:
             return None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.core.cell import Arm
 from bench.core.record import Record
 from figures import frame
 from figures.arms import COMERA, DENSE
@@ -139,7 +140,7 @@ def pointer_studies(records: Records) -> list[Study]:
 
 def _stands_beside(line: Any, sizes: pd.Series) -> bool:
     """Return whether a search from scratch is of dense, or of its or CoMERA's kind in one of the sizes."""
-    is_kind = line.arm.partition(":")[0] in (DENSE, COMERA)
+    is_kind = Arm.parse(line.arm).method in (DENSE, COMERA)
     known = sizes.dropna() if pd.notna(line.parameters) else sizes[:0]
     return line.arm == DENSE or (is_kind and any(equal_size(line.parameters, size) for size in known))
 

@@ -6,12 +6,14 @@ validation examples are paired.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
+from bench.core.cell import Arm
 from figures import frame
 from figures.arms import by_arm, by_precision
 from figures.frame import Records
@@ -22,6 +24,9 @@ from figures.stats.training import stages_of
 from figures.text import one_line
 
 FP32 = "fp32"
+
+#: Variants whose layers start otherwise than the paper's.
+_STARTS = re.compile("orthogonal|spectral")
 
 #: The columns of a run.
 _RUN = ("arm", "precision", "seed")
@@ -47,7 +52,7 @@ class Precisions(Runs):
         gathered = remarks.groupby(failed["line"]).agg(list)
         of_lines: Any = [gathered.get(line, []) for line in rows.index]
         return rows.assign(
-            as_published=~rows["arm"].str.contains("orthogonal|spectral"),
+            as_published=[not _STARTS.search(Arm.parse(arm).variant) for arm in rows["arm"]],
             compared_with=(rows["arm"] + f", {FP32}").where(rows["precision"] != FP32),
             arithmetic=["; ".join(some) for some in ran],
             remarks_on_runs=of_lines,

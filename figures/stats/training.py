@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.core.cell import Arm
 from bench.core.record import Record, RecordError
 from bench.core.samples import per_example, unpacked
 from figures.arms import COMERA, DENSE
@@ -72,14 +73,14 @@ class TrainingSlot:
         """Return the name on a page whose longest runs have so many stages."""
         is_part = len(self.stages) < depth
         arm = self.arm if self.ratio is None else f"{self.arm} {self.ratio:g}x"
-        if self.has_target or (is_part and self.arm.partition(":")[0] == COMERA):
+        if self.has_target or (is_part and Arm.parse(self.arm).method == COMERA):
             return f"{arm}, {self.goal}"
         return f"{arm}, {self.stage} stage alone" if is_part else arm
 
     @property
     def rank(self) -> tuple[Any, ...]:
         """Return the place: dense, its whole run first, then CoMERA from the largest to the smallest, then others."""
-        arm = {DENSE: 0, COMERA: 1}.get(self.arm.partition(":")[0], 2)
+        arm = {DENSE: 0, COMERA: 1}.get(Arm.parse(self.arm).method, 2)
         depth = -len(self.stages) if self.arm == DENSE else len(self.stages)
         size = -(self.target or self.target_mib or 0)
         return (arm, self.arm, self.ratio or 0, self.has_target, depth, self.target is None, size)

@@ -7,7 +7,7 @@ import pytest
 from small_cells import ROOT, one_line
 
 import baselines
-from bench.core.cell import arm_name
+from bench.core.cell import Arm
 from bench.protocol.methods import (
     ConfigError,
     available,
@@ -57,8 +57,8 @@ def test_methods_are_the_files_of_baselines_and_comera():
 def test_a_new_file_is_a_new_method():
     assert "dropped_in" in available()
     assert "_shared" not in available()
-    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == ("dropped_in", "", False, "", "")
-    assert parse_arm("dropped_in:fancy") == ("dropped_in", "fancy", False, "", "")
+    assert parse_arm("dropped_in") == parse_arm("dropped_in:plain") == Arm("dropped_in")
+    assert parse_arm("dropped_in:fancy") == Arm("dropped_in", "fancy")
     assert checked_settings("dropped_in", {"pace": 2}) == {"pace": 2.0}
     settings, variant = build("dropped_in", "", {"pace": 2.0})
     assert (settings.pace, variant) == (2.0, "plain")
@@ -81,22 +81,22 @@ def test_every_method_is_complete(name):
     assert all(callable(getattr(method, hook)) for hook in hooks.split())
     assert method.capture in ("whole_step", "forward_backward", "none")
     assert (method.capture == "whole_step") == (method.capture_reason == "")
-    assert parse_arm(name) == (name, "", False, "", "")
+    assert parse_arm(name) == Arm(name)
 
 
 @pytest.mark.parametrize(
     ("arm", "parsed"),
     [
-        ("comera:paper", ("comera", "", False, "")),
-        ("comera:released", ("comera", "released", False, "")),
-        ("low_rank:linear+checkpoint", ("low_rank", "linear", True, "")),
-        ("dense+powersgd_4", ("dense", "", False, "powersgd_4")),
-        ("galore:8bit+checkpoint+powersgd_4", ("galore", "8bit", True, "powersgd_4")),
+        ("comera:paper", Arm("comera")),
+        ("comera:released", Arm("comera", "released")),
+        ("low_rank:linear+checkpoint", Arm("low_rank", "linear", checkpoint=True)),
+        ("dense+powersgd_4", Arm("dense", exchange="powersgd_4")),
+        ("galore:8bit+checkpoint+powersgd_4", Arm("galore", "8bit", checkpoint=True, exchange="powersgd_4")),
     ],
 )
 def test_the_default_variant_has_no_name(arm, parsed):
-    assert parse_arm(arm) == (*parsed, "")
-    assert parse_arm(arm_name(*parsed)) == (*parsed, "")
+    assert parse_arm(arm) == parsed
+    assert parse_arm(str(parsed)) == parsed
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,9 @@ def test_the_default_variant_has_no_name(arm, parsed):
         "dense+powersgd_5",
         "dense+ddp+checkpoint",
         "dense+ddp+ddp",
+        "dense:",
+        "dense@",
+        "dense+",
         "dense@size",
         "low_rank@rate",
         "lora@rank:x",

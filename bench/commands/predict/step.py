@@ -4,6 +4,7 @@ The step is the one that the bench would run: same model, method and settings, t
 (:mod:`bench.estimate.memory`). A user's own model, given by its path, can take the place of a workload's.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from hydra import compose
 
-from bench.core.cell import CHECKPOINTED, Cell, arm_name, match_of
+from bench.core.cell import Arm, Cell, match_of
 from bench.core.reading import user_path
 from bench.errors import ConfigError
 from bench.estimate.any_batch import AnyBatch, smallest_batch
@@ -117,7 +118,7 @@ def checked_words(words: Sequence[str]) -> dict[str, str]:
 def _refuse_unused(given: Mapping[str, str]) -> None:
     """Raise ConfigError over a setting of another workload or method than the one that is asked for."""
     workload = given.get("workload", "encoder")
-    method = given.get("method", "").removesuffix(CHECKPOINTED).partition(":")[0].partition("@")[0]
+    method = Arm.parse(given.get("method", "")).method
     if workload not in workloads() or method not in available():
         return  # which is what will be said
     own = workload_class(workload).section
@@ -153,6 +154,6 @@ def _of_path(config: dict[str, Any], path: Path, kind: str) -> StepQuestion:
         model = workload.build()
     if reason := unsupported(cell, fresh(), model, workload.targets()):
         raise ConfigError(reason)
-    name = arm_name(arm.method, arm.variant, arm.checkpoint, arm.exchange, match_of(arm.method, settings))
-    title = f"{name} on {workload.words.model}"
+    named = dataclasses.replace(arm, match=match_of(arm.method, settings))
+    title = f"{named} on {workload.words.model}"
     return StepQuestion(title, AnyBatch(workload), fresh, cell, config["seed"], notes, path)
