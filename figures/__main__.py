@@ -22,7 +22,7 @@ import pandas as pd
 
 from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.reading import user_path
-from bench.core.record import RecordError, read_all
+from bench.core.record import Record, RecordError, read_all
 from bench.errors import KILLED, ConfigError, unwritten
 from figures import frame
 from figures.documents import filled
@@ -120,8 +120,13 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 def _read(root: Path) -> pd.DataFrame:
     """Return all records of a folder; raises InputError where there is none."""
-    records = frame.load(root)
-    if records.empty:
+    return frame.of(_records(root))
+
+
+def _records(root: Path) -> list[Record]:
+    """Return the same as records."""
+    records = read_all(root)
+    if not records:
         make = "make some with python -m bench experiment=NAME, or name results/reference, the project's own"
         raise InputError(f"{root}: no record; {make}.")
     return records
@@ -233,8 +238,8 @@ def explore(arguments: argparse.Namespace) -> None:
     own = own_points(user_path("--model", arguments.model)) if arguments.model else None
     root = user_path("--records", arguments.records)
     lacking = own is not None and not (root.is_dir() and read_all(root))
-    records = frame.of([]) if lacking else _read(_folder(arguments))
-    print(*_write({EXPLORER: page(list(records["record"]), own)}, arguments))
+    records = [] if lacking else _records(_folder(arguments))
+    print(*_write({EXPLORER: page(records, own)}, arguments))
 
 
 def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:

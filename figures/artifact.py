@@ -140,7 +140,7 @@ class Artifact(Generic[S]):
             narrow=self._parts(read),
             verdicts=tuple(verdicts),
             files=files,
-            records=tuple(selection.shown),
+            records=tuple(selection.df.index),
         )
 
     def _parts(self, table: pd.DataFrame) -> tuple[pd.DataFrame, ...]:

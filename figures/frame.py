@@ -2,7 +2,9 @@
 
 A row is a record: its columns, typed, and the settings of its cell, such as ``method.rank``, ``workload.width``,
 ``timing.allocator`` or ``training.recipe.lr``; ``stages.early`` has the steps of a training's stage, ``depth`` the
-number of its stages. Column ``record`` has the record itself, with its samples.
+number of its stages. ``times`` are the record's times as a value, of class :class:`figures.times.StepTimes`, and
+``samples.NAME`` what other measures found; ``training`` is a training as a value, of class
+:class:`figures.trainings.RecordedTraining`.
 
 Records of several settings never stand on one page. The setting with the most cells is shown, the newest of those with
 as many; within it every arm is shown with one setting of its own, chosen alike; of each cell the newest record.
@@ -22,6 +24,8 @@ import pandas as pd
 
 from bench.core.record import COLUMNS, Record, read_all
 from figures.arms import Toggles
+from figures.times import StepTimes
+from figures.trainings import RecordedTraining
 
 #: Records, or a frame of them.
 Records = Sequence[Record] | pd.DataFrame
@@ -47,7 +51,16 @@ _NEWEST = ["recorded_at", "cell_id"]
 #: Sections of a cell whose settings are columns, by the prefix of these.
 _SECTIONS = {name: f"{name}_settings" for name in ("method", "workload", "timing")}
 
-_OWN = (*COLUMNS, "arm", "toggles", "cell.device", "record", "depth")
+#: Samples that are columns: what measures other than timing and training found.
+_SAMPLES = (
+    *("kept", "largest", "precisions", "rooflines", "checks", "tensorized", "reach"),
+    *("shape", "plans", "dense_ms", "probes", "best", "late"),
+)
+
+_OWN = (
+    *(*COLUMNS, "arm", "toggles", "times", "training", "cell.device", "stages", "depth"),
+    *(f"samples.{name}" for name in _SAMPLES),
+)
 _DTYPES: Mapping[Any, str] = {bool: "bool", int: "int64", int | None: "Int64"}
 _DTYPES = {**_DTYPES, float | None: "float64"}
 _HINTS = get_type_hints(Record)
@@ -93,15 +106,18 @@ def of(records: Records) -> pd.DataFrame:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    cell = cell_of(record)
+    cell = record.config
     own = {name: getattr(record, name) for name in (*COLUMNS, "arm")}
     own |= {"cell.device": str(cell.get("device", ""))}
-    own |= {"toggles": Toggles.of(record), "record": record}
+    own |= {"toggles": Toggles.of(record), "times": StepTimes.of(record), "training": RecordedTraining.of(record)}
+    own |= {f"samples.{name}": record.samples[name] for name in _SAMPLES if name in record.samples}
+    words = {"model": record.workload, "epoch": "", "example": "example", "validated": "", "examples_per_epoch": None}
+    own["workload_words"] = words | record.workload_words
     for prefix, section in _SECTIONS.items():
         own |= _flat(prefix, cell.get(section))
     training = cell.get("training")
     own |= _flat("training", training)
-    stages = own.pop("training.stages", None)
+    own["stages"] = stages = own.pop("training.stages", None)
     stages = [one for one in stages if isinstance(one, dict)] if isinstance(stages, list) else []
     own |= {f"stages.{one.get('name')}": one.get("steps") for one in stages}
     return own | {"depth": len(stages)}
@@ -116,21 +132,6 @@ def _flat(prefix: str, settings: Any) -> dict[str, Any]:
         place = f"{prefix}.{name}"
         found |= _flat(place, value) if isinstance(value, dict) else {place: value}
     return found
-
-
-def cell_of(record: Record) -> Mapping[str, Any]:
-    """Return the resolved cell of a record; empty where it cannot be read."""
-    try:
-        cell = json.loads(record.config_json)
-    except json.JSONDecodeError:
-        return {}
-    return cell if isinstance(cell, dict) else {}
-
-
-def settings_of(record: Record, section: str) -> Mapping[str, Any]:
-    """Return a section of a record's cell, such as ``method_settings``; empty where it has none."""
-    settings = cell_of(record).get(section)
-    return settings if isinstance(settings, dict) else {}
 
 
 def column(df: pd.DataFrame, name: str, default: Any = None) -> pd.Series:
@@ -160,9 +161,8 @@ def _matching(columns: tuple[str, ...], patterns: tuple[str, ...]) -> tuple[str,
 
 def settings(df: pd.DataFrame, same: Patterns) -> pd.Series:
     """Return the settings in some columns as JSON, row by row; what is None or missing is left out."""
-    rows = df[matching(df, same)].to_dict("records")
-    known = ({name: value for name, value in row.items() if not _is_missing(value)} for row in rows)
-    return pd.Series([json.dumps(row, sort_keys=True) for row in known], index=df.index, dtype=object)
+    rows = [json.dumps(row, sort_keys=True) for row in dicts(df, *same)]
+    return pd.Series(rows, index=df.index, dtype=object)
 
 
 def _is_missing(value: Any) -> bool:
@@ -252,9 +252,14 @@ def in_order(df: pd.DataFrame, column: str, place: Callable[[Any], Any]) -> pd.D
     return df.sort_values(column, key=lambda values: values.map(place), kind="stable")
 
 
-def known(records: pd.Series) -> list[Record | None]:
-    """Return the records of a column, None where one is missing."""
-    return [record if isinstance(record, Record) else None for record in records]
+def dicts(df: pd.DataFrame, *columns: str) -> list[dict[str, Any]]:
+    """Return the rows as what they have in some columns, or patterns of columns; missing values are left out.
+
+    >>> dicts(pd.DataFrame({"arm": ["comera", "dense"], "method.rank": [30, None]}), "arm", "method.*")
+    [{'arm': 'comera', 'method.rank': 30.0}, {'arm': 'dense'}]
+    """
+    rows = df[matching(df, columns)].to_dict("records")
+    return [{str(name): value for name, value in row.items() if not _is_missing(value)} for row in rows]
 
 
 def each(df: pd.DataFrame) -> list[Any]:
@@ -305,11 +310,6 @@ class Page:
     left_out: tuple[str, ...] = ()
     place: str = ""
     suffix: tuple[str, ...] = ()
-
-    @property
-    def shown(self) -> list[Record]:
-        """Return the records, oldest first."""
-        return list(self.df["record"])
 
     @property
     def own(self) -> pd.DataFrame:

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
-from bench.core.record import Record
 from figures.claims.claims import Judgement, Verdict
 from figures.draw.captions import Caption
 from figures.draw.plotted import plotted_digest
@@ -74,7 +73,7 @@ class Drawn:
     left_aligned: frozenset[str] = frozenset()
     section: str | None = None  # the column whose change starts a new section of the table
     narrow: tuple[pd.DataFrame, ...] = ()  # the table in parts, where it is too wide for a terminal
-    records: tuple[Record, ...]  # those shown, oldest first
+    records: tuple[int, ...]  # places of those shown among the records that were given, oldest first
 
     def to_text(self) -> str:
         """Return what the terminal shows."""

@@ -11,7 +11,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,19 +132,33 @@ def with_best(record: Record, best_ms: Mapping[Machine, float]) -> list[dict[str
     return [block if best is None else {**block, "best_calibration_ms": best} for block, best in known]
 
 
+def calibrations_ms(record: Record) -> list[tuple[Machine, list[float]]]:
+    """Return launch by launch the machine, and the calibration products of the blocks that the times are of."""
+    found: dict[int, list[float]] = {}
+    blocks = _undisturbed(record) or _blocks(record)
+    machines = _machines(record) if blocks else {}
+    for block in blocks:
+        if block.get("calibration_ms"):
+            found.setdefault(block.get("launch", 0), []).append(block["calibration_ms"])
+    return [(machines[launch], products) for launch, products in found.items()]
+
+
 def slowdown(record: Record, best_ms: Mapping[Machine, float]) -> float | None:
+    """Return :func:`slowdown_of` of the record's blocks."""
+    return slowdown_of(calibrations_ms(record), best_ms)
+
+
+def slowdown_of(calibrations: Sequence[tuple[Machine, list[float]]], best_ms: Mapping[Machine, float]) -> float | None:
     """Return the time of the calibration product over the machine's best; None where it was not timed.
 
     The factor is the median over the blocks that the record's times are of. Where one launch with two of them or more
     has a larger median, it is that: slowness of a launch is in the mean over launches.
     """
-    factors: dict[int, list[float]] = {}
-    blocks = _undisturbed(record) or _blocks(record)
-    machines = _machines(record) if blocks else {}
-    for block in blocks:
-        launch = block.get("launch", 0)
-        if block.get("calibration_ms") and (best := best_ms.get(machines[launch])):
-            factors.setdefault(launch, []).append(block["calibration_ms"] / best)
+    factors = {
+        place: [ms / best_ms[machine] for ms in products]
+        for place, (machine, products) in enumerate(calibrations)
+        if best_ms.get(machine)
+    }
     if not factors:
         return None
     groups = [[*itertools.chain(*factors.values())], *(found for found in factors.values() if len(found) > 1)]
@@ -210,7 +224,17 @@ def in_unit(values: Values, unit: str, reached: float) -> Array:
     return scaled
 
 
-def per_example(record: Record, row: Mapping[str, Any]) -> Array | None:
+class Led(Protocol):
+    """Anything with a metric that leads, such as a record."""
+
+    @property
+    def cell_id(self) -> str: ...
+
+    @property
+    def metric(self) -> Mapping[str, Any]: ...
+
+
+def per_example(record: Led, row: Mapping[str, Any]) -> Array | None:
     """Return each example's leading metric at a point of the learning curve; None where it is no mean.
 
     Raises RecordError: values that cannot be read, or whose mean is not the metric.

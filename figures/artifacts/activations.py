@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from bench.core.cell import Arm
-from bench.core.launches import paired_launches
 from figures import frame
 from figures.arms import ARMS, COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_precision
 from figures.artifact import Artifact
@@ -27,7 +26,6 @@ from figures.draw.layout import Paper, legend
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
-from figures.stats.time_values import time_ratio
 from figures.text import NOT_ASKED, NOT_IN_GRID, NOT_RECORDED, OLDER, bounds, significant
 
 EXPERIMENTS = ("activations", "activations_memory", "activations_time")
@@ -109,7 +107,9 @@ class ActivationsPage(cells.TimesAndMemory):
     @property
     def largest(self) -> pd.DataFrame:
         """Return the largest batch by arm and memory of the device in GiB, and the MiB that a prediction may take."""
-        found = [(one.arm, one.samples.get("largest", [])) for one in self.kept["record"]]
+        found = [
+            (one["arm"], one.get("samples.largest", [])) for one in frame.dicts(self.kept, "arm", "samples.largest")
+        ]
         rooms = [{"arm": arm, **room} for arm, largest in found for room in largest]
         return pd.DataFrame(rooms, columns=["arm", "memory_gib", "room_mib", "batch_size"])
 
@@ -187,7 +187,7 @@ def table(page: ActivationsPage) -> pd.DataFrame:
 
 def _kept(page: ActivationsPage) -> pd.DataFrame:
     """Return the MiB that arms keep by kind, per block and outside of blocks, and what the plain arm keeps besides."""
-    kept = [(one.arm, one.samples.get("kept", {})) for one in page.kept["record"]]
+    kept = [(one["arm"], one.get("samples.kept", {})) for one in frame.dicts(page.kept, "arm", "samples.kept")]
     held = [{"arm": arm, **tensor} for arm, found in kept for tensor in found.get("tensors", ())]
     tensors = pd.DataFrame(held, columns=["arm", "kind", "mib"])
     kinds = tensors["kind"].where(tensors["kind"].isin(KINDS), "other")
@@ -233,11 +233,11 @@ def _over_plain(page: ActivationsPage, runs: pd.DataFrame, allocator: str = "") 
     for one in frame.each(runs[runs["arm"].isin(page.arms)].sort_values("batch_size")):
         name = plain_arm(one.arm)
         bases, every = (
-            list(df.loc[(df["arm"] == name) & (df["batch_size"] == one.batch_size), "record"])
-            for df in (runs, finished)
+            list(df.loc[(df["arm"] == name) & (df["batch_size"] == one.batch_size), "times"]) for df in (runs, finished)
         )
-        bases += [other for other in every if paired_launches(one.record, other)]
-        ratio = time_ratio(one.record, bases[-1]) if bases and one.arm != name else None
+        bases = [other for other in bases if other] if one.times else []
+        bases += [other for other in every if one.times and one.times.together(other)]
+        ratio = one.times.over(bases[-1]) if bases and one.arm != name else None
         if ratio is not None:
             launches = ratio.launches if ratio.blocks else None
             places.append((one.arm, one.batch_size, name, launches))
@@ -277,7 +277,7 @@ def _marks(page: ActivationsPage) -> pd.Series:
 
 def about(page: ActivationsPage, table: pd.DataFrame) -> dict[str, Any]:
     """Return what a block is, what fits, which times there are, and what has no record of what it keeps."""
-    samples = [record.samples["kept"] for record in page.kept["record"] if "kept" in record.samples]
+    samples = [*page.kept["samples.kept"].dropna()]
     kept = frame.in_order(page.kept, "arm", by_arm)[["arm", "batch_size", "status", "message"]]
     rooms = page.largest.sort_values("memory_gib").set_index("memory_gib")["room_mib"]
     return {

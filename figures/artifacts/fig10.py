@@ -80,7 +80,7 @@ class Fig10Page(fig1.Fig1Page):
     @property
     def parameters_by_arm(self) -> dict[str, int]:
         """Return the parameters of each arm's model."""
-        return {record.arm: record.parameters for record in self.shown if record.parameters}
+        return dict(self.df.dropna(subset="parameters").set_index("arm")["parameters"].astype(int))
 
 
 def select(records: Records) -> list[Fig10Page]:
@@ -186,7 +186,7 @@ def draw_curves(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     Raises RecordError where a curve has no times.
     """
     metric, strokes, points = study.metric, fig6.looks(study), curves(study.finished, "slot")
-    for run in points.loc[points["seconds"].isna(), "record"]:
+    for run in points.loc[points["seconds"].isna(), "training"]:
         raise RecordError(f"record {run.cell_id}: its learning curve has no times.")
     found, rows = fig6.bands(table, metric.name), study.rows[study.rows["status"] == "ok"]
     handles = [stroke_handle(strokes[row.run], row.label) for row in each(rows)]

@@ -64,7 +64,7 @@ def shown(page: Grid, _: pd.DataFrame) -> pd.DataFrame:
 def about(page: Grid, _: pd.DataFrame) -> dict[str, Any]:
     """Return the layers that have no plan, with their records."""
     failed = page.df[page.df["status"] != "ok"].sort_values([*SHAPE.values()])
-    return {"failed": dict(zip(failed["shape"], failed["record"], strict=True))}
+    return {"failed": {one.shape: one for one in each(failed)}}
 
 
 def draw(page: Grid, table: pd.DataFrame, caption: Caption) -> Figure:  # noqa: ARG001 - as every artifact

@@ -54,8 +54,9 @@ from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
 from figures.stats.sizes import FULL_SIZE_PARAMETERS, reach_of
-from figures.stats.time_values import ratio_columns, time_ratio
+from figures.stats.time_values import ratio_columns
 from figures.text import NOT_IN_GRID, significant, unpaired, with_bounds
+from figures.times import ratios
 
 EXPERIMENTS = ("ratios", "ratios_memory")
 
@@ -113,11 +114,10 @@ def table(page: Fig12Page) -> pd.DataFrame:
         cells.at(lines, counted, MEMORY_CELL, ["parameters", "flops_per_step"]).apply(cells.numbers)
         for lines in (grid, grid.assign(**dense))
     )
-    records = page.record_of(grid)
-    held = [records, *(page.predicted(grid, target, "record")["record"] for target in TARGETS)]
-    reach = [str(reach_of(*found) or "") for found in zip(*map(frame.known, held), strict=True)]
-    ours = records.where(grid["arm"] == COMERA)
-    over_size, over_rank = (page.record_of(grid, arm=arm) for arm in (SIZE_RIVAL, RANK_RIVAL))
+    held = page.timed(grid, "samples.reach"), *(page.predicted(grid, target, "samples.reach") for target in TARGETS)
+    reach = [str(reach_of(*found) or "") for found in zip(*(one["samples.reach"] for one in held), strict=True)]
+    ours = page.times_of(grid).where(grid["arm"] == COMERA)
+    over_size, over_rank = (page.times_of(grid, arm=arm) for arm in (SIZE_RIVAL, RANK_RIVAL))
     flops = own["flops_per_step"]
     measured, peaks = page.measured(grid), ["allocated_mib", "reserved_mib"]
     # dense's are those of its first job that has them
@@ -393,7 +393,7 @@ def _grows_and_vanishes(curve: Mapping[float, Estimate]) -> tuple[bool, bool, st
 
 def _judge(_claim: Claim, page: Fig12Page, _table: Any, fair: bool) -> Judgement:
     """Judge the speed-up over dense, or for a ``fair`` comparison over the form of dense that takes least."""
-    runs = page.runs[[*CELL, "ratio", "record"]]
+    runs = page.runs[[*CELL, "ratio", "times"]]
     is_form = runs["arm"].map(lambda arm: Arm.parse(arm).method) == DENSE
     rivals = runs[(runs["arm"] == DENSE) | fair & is_form]
     names = [DENSE, *sorted({*rivals["arm"]} - {DENSE})]
@@ -401,11 +401,10 @@ def _judge(_claim: Claim, page: Fig12Page, _table: Any, fair: bool) -> Judgement
         return untested("No stronger form of dense is recorded.")
 
     curves: dict[int, dict[float, Estimate]] = {}
-    ours = runs.loc[runs["arm"] == COMERA, ["batch_size", "beside", "record"]]
+    ours = runs.loc[runs["arm"] == COMERA, ["batch_size", "beside", "times"]]
     pairs = rivals.merge(ours, on=["batch_size", "beside"])
     for (batch, ratio), job in frame.groups(pairs, ["batch_size", "beside"]):
-        over = [time_ratio(*pair) for pair in zip(job["record_x"], job["record_y"], strict=True)]
-        if known := [one for one in over if one is not None]:
+        if known := [one for one in ratios(job["times_x"], job["times_y"]) if one is not None]:
             curves.setdefault(batch, {})[ratio] = min(known, key=lambda one: one.value)
     graph = "on" if page.toggles.cuda_graph else "off"
     where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"

@@ -17,7 +17,7 @@ from figures.draw import training
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
-from figures.frame import each, settings_of
+from figures.frame import column, each
 from figures.stats.metric import score
 from figures.stats.seeds import with_estimates
 from figures.stats.studies import Study
@@ -83,7 +83,7 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def by_step(study: Study) -> bool:
     """Return whether the curve has points between epochs."""
-    return "curve_steps" in settings_of(study.shown[0], "training")
+    return bool(column(study.df, "training.curve_steps").notna().iloc[0])
 
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:

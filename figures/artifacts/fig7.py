@@ -59,7 +59,7 @@ def table(page: Fig7Page) -> pd.DataFrame:
     batches = sorted({*(BATCHES[page.kind] if page.is_papers else ()), *page.runs["batch_size"]})
     variants = pd.DataFrame([{"arm": arm, **vars(toggles)} for arm, toggles in page.variants])
     grid = pd.DataFrame({"batch_size": batches}).merge(variants, "cross")
-    records, comera = page.timed(grid, "record", "dataset", "compile_time_s"), {"arm": COMERA}
+    records, comera = page.timed(grid, "times", "dataset", "compile_time_s"), {"arm": COMERA}
     grid = grid.assign(device=page.device, dataset=records["dataset"])
 
     toggled = grid["compile"] | grid["cuda_graph"]
@@ -69,8 +69,8 @@ def table(page: Fig7Page) -> pd.DataFrame:
         precision=grid["precision"].where(toggled, PLAIN.precision),
     )
     is_plain = ~toggled & (grid["precision"] == PLAIN.precision)
-    off = page.record_of(plainer).mask(is_plain)
-    gain = ratio_columns("time_off_over_on", off, records["record"])
+    off = page.times_of(plainer).mask(is_plain)
+    gain = ratio_columns("time_off_over_on", off, records["times"])
 
     memory = page.memory(grid, page.kind, COMERA, comera)
     unmodelled = toggled & memory[f"{page.kind}_peak_mib"].notna()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from bench.core.record import Record
+from bench.core.record import COLUMNS
 from figures import frame
 from figures.arms import DENSE
 from figures.artifact import Artifact
@@ -26,7 +26,6 @@ from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
 from figures.stats.searches import OWN, REPORTED, against, comparable, searched, worded
-from figures.stats.time_values import workload_words
 
 EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer")
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
@@ -71,13 +70,13 @@ class Formats(frame.Page):
 
     experiment: str
     lines: pd.DataFrame
-    probed: tuple[Record, ...] = ()
+    probed: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def unit(self) -> str:
         """Return the unit of the loss for choosing, which the reported one shares."""
-        trained = self.df.loc[self.df["measure"] == "train", "record"]
-        return str(trained.iloc[-1].metric.get("unit", ""))
+        words = self.df.loc[self.df["measure"] == "train", "workload_words"].iloc[-1]
+        return str((words.get("metric") or {}).get("unit", ""))
 
     @property
     def launches_decide(self) -> bool:
@@ -89,9 +88,9 @@ class Formats(frame.Page):
     def probes(self) -> pd.DataFrame:
         """Return simple models by name, the worst first: the reported loss and, of limited ones, the most numbers."""
         found = []
-        for record in self.probed:
-            limit = frame.settings_of(record, "workload_settings").get("probe_numbers")
-            for name, one in record.samples["probes"].items():
+        for probed in frame.dicts(self.probed, "workload.probe_numbers", "samples.probes"):
+            limit = probed.get("workload.probe_numbers")
+            for name, one in probed["samples.probes"].items():
                 if limit is not None and name.startswith(LIMITED):
                     name, numbers = f"n-gram of {limit:,} numbers", limit
                 else:
@@ -135,7 +134,7 @@ def select(records: Records) -> list[Formats]:
                 suffix=(place,),
                 experiment=experiment,
                 lines=ordered(lines.assign(size=lines["ratio"].fillna(0.0)), "size", "test_loss"),
-                probed=tuple(probed["record"]),
+                probed=probed,
             )
             pages.append(page)
     return sorted(pages, key=lambda page: (page.device, EXPERIMENTS.index(page.experiment)))
@@ -217,13 +216,13 @@ def facts_of(page: frame.Page, table: pd.DataFrame) -> dict[str, Any]:
 
     ``doubtful`` has by remark on a search the arms, with their optimizers, that it is about.
     """
-    first = page.df.loc[page.df["measure"] == "train", "record"].iloc[0]
+    [first] = frame.dicts(page.df[page.df["measure"] == "train"].head(1), *COLUMNS)
     remarks = table.assign(name=names_of(table), remark=table["remarks"].str.split("; "))
     remarks = remarks.explode("remark")
     by_remark = remarks[remarks["remark"] != ""].groupby("remark", sort=False)["name"]
     return {
-        **workload_words(first),
-        "first": first,
+        **first["workload_words"],
+        "first": {"train_steps": 0, **first},
         "doubtful": {str(remark): list(names.unique()) for remark, names in by_remark},
     }
 

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import DENSE
 from figures.artifact import Artifact
@@ -30,6 +29,7 @@ from figures.frame import Records
 from figures.stats.pointer import BEDS, FROM_SCRATCH, TENSORIZED, searched_by_way
 from figures.stats.searches import against, worded
 from figures.stats.sizes import equal_size
+from figures.trainings import RecordedTraining
 
 #: The accuracy in % that counts as learned.
 ENOUGH = 95.0
@@ -64,7 +64,7 @@ def select(records: Records) -> list[Stages]:
                 or any(equal_size(line.parameters, one) for one in sizes if pd.notna(line.parameters))
                 for line in frame.each(lines)
             ]
-            runs = pd.Series([list(kept.loc[list(one), "record"]) for one in lines["chosen"]], lines.index)
+            runs = pd.Series([list(kept.loc[list(one), "training"]) for one in lines["chosen"]], lines.index)
             lines = lines.assign(runs=runs)[is_shown]
             lines = lines.sort_values("parameters", ascending=False, ignore_index=True)
             lines = lines.assign(size=_sizes(lines["parameters"]))
@@ -97,13 +97,14 @@ def _sizes(parameters: Iterable[int]) -> list[int]:
 
 def table(page: Stages) -> pd.DataFrame:
     """Return a line per arm and way, with what the run of the searched seed has left."""
-    runs = page.lines["run"]
+    runs, sizes = page.lines["run"], page.lines[["size_fraction", "size_target"]].astype(float)
+    sizes = sizes.where(sizes > 0)
     lines = page.lines.assign(
         device=page.device,
-        left=_numbers(map(_entries, runs)),
+        left=(page.lines["tensorized_mib"].astype(float) * 2**20 / 4).round(),
         test_accuracy=[_mean(run.metrics.get("test_accuracy") for run in each) for each in page.lines["runs"]],
         steps_to=[_mean(map(_steps_to, each)) for each in page.lines["runs"]],
-        size_met=_numbers(map(_met, runs)),
+        size_met=sizes["size_fraction"] / sizes["size_target"],
         closed=[", ".join(_closed(run)) for run in runs],
         target=page.lines["target"].where(page.lines["target"] > 0),
         total_ratio=_ratios(page.lines),
@@ -124,21 +125,16 @@ def _numbers(values: Iterable[float | None]) -> list[float]:
     return [math.nan if value is None else value for value in values]
 
 
-def _entries(run: Record | None) -> float | None:
-    """Return the core entries of the tensorized layers of a run."""
-    return None if run is None or run.tensorized_mib is None else round(run.tensorized_mib * 2**20 / 4)
-
-
 def _mean(values: Iterable[float | None]) -> float:
     """Return the mean, NaN of none or where one is not known."""
     known = _numbers(values)
     return sum(known) / len(known) if known else math.nan
 
 
-def _steps_to(run: Record) -> float | None:
+def _steps_to(run: RecordedTraining) -> float | None:
     """Return after how many steps the accuracy for choosing is :data:`ENOUGH`, linear between points of the curve."""
     before = (0.0, 0.0)
-    for point in run.samples.get("curve", ()):
+    for point in run.curve:
         after = point["step"], point["metrics"].get("accuracy", math.nan)
         if after[1] >= ENOUGH:
             share = (ENOUGH - before[1]) / (after[1] - before[1])
@@ -147,14 +143,9 @@ def _steps_to(run: Record) -> float | None:
     return None
 
 
-def _met(run: Record | None) -> float | None:
-    """Return the share of its target at which a run ended."""
-    return run.size_fraction / run.size_target if run and run.size_target and run.size_fraction else None
-
-
-def _closed(run: Record | None) -> list[str]:
+def _closed(run: RecordedTraining | None) -> list[str]:
     """Return the layers of a run that have closed as a whole."""
-    ranks = run.samples["curve"][-1]["ranks"] if run and "curve" in run.samples else {}
+    ranks = run.curve[-1]["ranks"] if run and run.curve else {}
     return [name for name, one in ranks.items() if not all(one)]
 
 

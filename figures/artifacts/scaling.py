@@ -15,9 +15,10 @@ from figures.draw import facts
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.style import nothing_drawn, number_axis, stroke_handle, strokes, whisker_handles, whiskers
-from figures.frame import TIMING, Page, Records, known
-from figures.stats.time_values import step_columns, time_ratio
+from figures.frame import TIMING, Page, Records
+from figures.stats.time_values import step_columns
 from figures.text import bounds, pairing
+from figures.times import ratios
 
 #: What is equal for all steps of a page.
 SAME = (*TIMING, "batch_size", "precision", "threads")
@@ -52,18 +53,18 @@ def table(page: Page) -> pd.DataFrame:
     """Return a line per link and arm: bytes, the step with and without exchange, and its ratio to CoMERA's."""
     df = page.df.assign(link_mbit=page.df["link_mbit"].fillna(math.inf), place=page.df["arm"].map(by_arm))
     df = df.sort_values(["link_mbit", "place"], ignore_index=True)
-    ours = df.loc[df["arm"] == COMERA, ["link_mbit", "record"]]
-    references = df[["link_mbit"]].merge(ours, how="left")["record"].where(df["arm"] != COMERA)
-    ratios = [time_ratio(*pair) for pair in zip(df["record"], known(references), strict=True)]
+    ours = df.loc[df["arm"] == COMERA, ["link_mbit", "times"]]
+    references = df[["link_mbit"]].merge(ours, how="left")["times"].where(df["arm"] != COMERA)
+    over_ours = ratios(df["times"], references)
     over = pd.DataFrame(
-        [bounds("time_over_comera", one) for one in ratios], df.index, [*bounds("time_over_comera", None)]
+        [bounds("time_over_comera", one) for one in over_ours], df.index, [*bounds("time_over_comera", None)]
     )
     own = df[["device", "arm", "world_size", "link_mbit", "batch_size", *_SENT, "compute_time_ms"]]
-    parts = [own, step_columns(df["record"]), over, df[["status", "message"]]]
+    parts = [own, step_columns(df["times"]), over, df[["status", "message"]]]
     return pd.concat(parts, axis=1).assign(
         link=(df["link_mbit"] / 1e3).map(rate_words),
         message=df["message"].where(df["status"] != "ok", ""),
-        time_pairing=list(map(pairing, ratios)),
+        time_pairing=list(map(pairing, over_ours)),
         older_code=df["cell_id"].isin(page.older_code),
     )
 
@@ -79,7 +80,7 @@ def shown(_: Page, table: pd.DataFrame) -> pd.DataFrame:
 def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
     """Return a record of the page, whether any link was limited, and which steps failed."""
     limited = bool((table["link_mbit"] < math.inf).any())
-    return {"one": page.df["record"].iloc[0], "limited": limited, "failed": facts.reasons(table, "arm", "link")}
+    return {"one": page.df.iloc[0], "limited": limited, "failed": facts.reasons(table, "arm", "link")}
 
 
 def draw(_: Page, table: pd.DataFrame, caption: Caption) -> Figure:

@@ -6,27 +6,24 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record
 from figures.arms import ARMS, PRECISIONS
 from figures.artifact import Artifact
 from figures.columns import readable
 from figures.draw.facts import reasons
-from figures.frame import Page, each, pages, settings_of
+from figures.frame import Page, dicts, each, pages
 
 _ORDER = {"workload": ("linear", "lookup", "encoder"), "arm": ARMS, "precision": PRECISIONS}
 
 _PASSED: Mapping[bool | None, str] = {True: "yes", False: "no", None: ""}
 
 
-def _what(record: Record) -> str:
+def _what(row: Mapping[str, Any]) -> str:
     """Name a layer, a look-up, or the steps of an arm."""
-    settings = settings_of(record, "method_settings")
-    if record.workload == "linear":
-        sizes = settings_of(record, "workload_settings")
-        return f"layer, {sizes.get('in_features')} to {sizes.get('out_features')}"
-    if record.workload == "lookup":
-        return f"look-up, {settings.get('lookup')}"
-    return f"steps, {record.arm}{', reset' if settings.get('reset') else ''}"
+    if row["workload"] == "linear":
+        return f"layer, {row.get('workload.in_features')} to {row.get('workload.out_features')}"
+    if row["workload"] == "lookup":
+        return f"look-up, {row.get('method.lookup')}"
+    return f"steps, {row['arm']}{', reset' if row.get('method.reset') else ''}"
 
 
 def _place(column: pd.Series) -> pd.Series:
@@ -37,11 +34,12 @@ def _place(column: pd.Series) -> pd.Series:
 
 def table(page: Page) -> pd.DataFrame:
     """Return a line per check, ``passed`` empty where it has no meaning on the device; one per cell without checks."""
-    df = page.df.assign(what=[_what(record) for record in page.df["record"]])
+    df = page.df.assign(what=[_what(row) for row in dicts(page.df, "workload", "arm", "workload.*", "method.*")])
+    df = df.sort_values(["workload", "arm", "what", "precision"], key=_place)
     lines = []
-    for one in each(df.sort_values(["workload", "arm", "what", "precision"], key=_place)):
+    for one, samples in zip(each(df), dicts(df, "samples.checks"), strict=True):
         cell = {name: getattr(one, name) for name in ("device", "what", "precision", "status")}
-        checks: Sequence[Mapping[str, Any]] = one.record.samples.get("checks") or ({},)
+        checks: Sequence[Mapping[str, Any]] = samples.get("samples.checks") or ({},)
         for check in checks:
             line = {"check": check.get("name", ""), "error": check.get("error")}
             line |= {"tolerance": check.get("tolerance"), "passed": _PASSED[check.get("passed")]}

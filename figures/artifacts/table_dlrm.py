@@ -73,7 +73,7 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     """Return what the caption says of runs, whether the log is synthetic, and what its teacher reaches."""
-    end: Mapping[str, float] = next((run.samples["curve"][-1]["metrics"] for run in study.finished["record"]), {})
+    end: Mapping[str, float] = next((run.curve[-1]["metrics"] for run in study.finished["training"]), {})
     teacher = {name: end[f"teacher_{name}"] for name in ("nce", "auc") if f"teacher_{name}" in end}
     synthetic = study.dataset.startswith("synthetic")
     return {**training.about_study(study, table), "synthetic": synthetic, "teacher": teacher}

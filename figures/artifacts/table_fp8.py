@@ -18,7 +18,7 @@ from figures.claims.ratio import ON_CPU
 from figures.claims.rule import Rule
 from figures.columns import across, readable
 from figures.draw.facts import reasons
-from figures.frame import Page, each, pages
+from figures.frame import Page, dicts, each, pages
 from figures.text import bounds
 
 #: Forms of the rooflines that nothing was computed in: they say what storage would give.
@@ -58,9 +58,10 @@ def table(page: Page) -> pd.DataFrame:
     df = page.df.rename(columns=lambda name: name.removeprefix("workload."))
     df = df.assign(rows=df["batch_size"], tensorized=df["arm"] != DENSE)
     lines = []
-    for one in each(df.sort_values([*_LAYER, "tensorized", "arm"], kind="stable")):
-        measured = {form["name"]: form for form in one.record.samples.get("precisions", ())}
-        rooflines = {form["form"]: form for form in one.record.samples.get("rooflines", ())}
+    df = df.sort_values([*_LAYER, "tensorized", "arm"], kind="stable")
+    for one, samples in zip(each(df), dicts(df, "samples.precisions", "samples.rooflines"), strict=True):
+        measured = {form["name"]: form for form in samples.get("samples.precisions", ())}
+        rooflines = {form["form"]: form for form in samples.get("samples.rooflines", ())}
         times = {name: list(form["ms"]) for name, form in measured.items()}
         layer = {"device": page.device, **{name: getattr(one, name) for name in (*_LAYER, "arm")}}
         forms = [form for form in FORMS if form in measured or form in rooflines]

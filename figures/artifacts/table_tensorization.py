@@ -1,16 +1,16 @@
 """The encoder's matrices, a table per device: dense, in the paper's modes and ranks, and in the solver's."""
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
 from figures.columns import readable
-from figures.frame import Records, known, settings_of
+from figures.frame import Records
 from figures.stats.cells import TimesAndMemory, choose
 from figures.text import OLDER
 
@@ -21,27 +21,33 @@ _SIDES = {"linear": ("in_features", "out_features"), "lookup": ("rows", "columns
 _PAPERS = {"order": 3, "ranks": 30, "table_order": 4, "table_ranks": 32}
 
 
-def _slot(record: Record) -> tuple[str | None, str | None]:
+def _slot(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return the matrix and setting of a record; None for another matrix, arm, order or rank."""
-    sizes, own = settings_of(record, "workload_settings"), settings_of(record, "method_settings")
-    size = " x ".join(str(sizes.get(name)) for name in _SIDES.get(record.workload, ()))
-    setting = DENSE if record.arm == DENSE else "paper" if record.ratio is None else "solver"
-    is_ours = record.arm == COMERA and all(own.get(name, value) == value for name, value in _PAPERS.items())
+    size = " x ".join(str(row.get(f"workload.{name}")) for name in _SIDES.get(row["workload"], ()))
+    setting = DENSE if row["arm"] == DENSE else "solver" if "ratio" in row else "paper"
+    is_ours = row["arm"] == COMERA and all(row.get(f"method.{name}", most) == most for name, most in _PAPERS.items())
     return (MATRICES.get(size), setting) if is_ours or setting == DENSE else (None, None)
 
 
 def select(records: Records) -> list[TimesAndMemory]:
     """Return a page per device, of the newest record of each line; all of a matrix are on the same data."""
     df = frame.of(records)
-    df = df.join(pd.DataFrame(map(_slot, df["record"]), df.index, _SLOT, dtype=object))
+    df = df.join(
+        pd.DataFrame(
+            map(_slot, frame.dicts(df, "workload", "arm", "ratio", "workload.*", "method.*")),
+            df.index,
+            _SLOT,
+            dtype=object,
+        )
+    )
     same = ["batch_size", "precision", "cuda_graph", "compile", "workload.optimizer_step"]
     about: dict[str, Any] = {"same": same, "each": ["dataset"], "arm": "matrix"}
     return [choose(one, TimesAndMemory, _SLOT, **about, **device) for device, one in frame.by_device(df)]
 
 
-def _shape(record: Record | None) -> list[str]:
+def _shape(tensorized: Any) -> list[str]:
     """Return modes and ranks of a record's tensorized layer in words; empty where it has none."""
-    [layer] = (record and record.samples.get("tensorized")) or [{}]
+    [layer] = tensorized if isinstance(tensorized, list) and tensorized else [{}]
     modes = ["·".join(map(str, layer[name])) for name in layer if name.endswith("modes")]
     return [" x ".join(modes), " ".join(map(str, layer.get("ranks", ())))]
 
@@ -49,11 +55,11 @@ def _shape(record: Record | None) -> list[str]:
 def table(page: TimesAndMemory) -> pd.DataFrame:
     """Return a line per matrix and setting, recorded or not."""
     grid = pd.DataFrame(itertools.product(MATRICES.values(), SETTINGS), columns=_SLOT).assign(device=page.device)
-    found = page.timed(grid, "record", "parameters", "flops_per_step", "peak_memory_predicted_mib")
+    found = page.timed(grid, "samples.tensorized", "parameters", "flops_per_step", "peak_memory_predicted_mib")
     times = page.times(grid, DENSE, {"setting": DENSE}, rare=False)
     whole = page.timed(grid.assign(setting=DENSE), "parameters")["parameters"]
     lost = (times["time_status"] + ": " + times["time_message"]).where(times["time_message"] != "", "")
-    shapes = pd.DataFrame(map(_shape, known(found["record"])), grid.index, ["modes", "ranks"])
+    shapes = pd.DataFrame(map(_shape, found["samples.tensorized"]), grid.index, ["modes", "ranks"])
     own = {"ratio": whole / found["parameters"], "gflops_per_step": found["flops_per_step"] / 1e9, "remarks": lost}
     table = pd.concat([grid, shapes, found[["parameters"]].astype("Int64"), times, page.measured(grid)], axis=1)
     return table.assign(**own, predicted_peak_mib=found["peak_memory_predicted_mib"])

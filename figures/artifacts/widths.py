@@ -48,10 +48,10 @@ def table(page: Page) -> pd.DataFrame:
     """Return a line per width, arm and toggles, with the time of dense training at its best over the arm's."""
     df = frame.in_order(page.df, "toggles", lambda toggles: toggles.rank)
     df = frame.in_order(frame.in_order(df, "arm", by_arm), "width", int).reset_index(drop=True)
-    steps = step_columns(df["record"])
+    steps = step_columns(df["times"])
     dense = df.assign(ms=steps["step_ms"])[df["arm"] == DENSE].dropna(subset="ms").sort_values("ms")
-    best = cells.at(df, dense.drop_duplicates("width"), ["width"], ["record"])["record"]
-    gain = ratio_columns("best_dense_over_arm", best.mask(df["arm"] == DENSE), df["record"])
+    best = cells.at(df, dense.drop_duplicates("width"), ["width"], ["times"])["times"]
+    gain = ratio_columns("best_dense_over_arm", best.mask(df["arm"] == DENSE), df["times"])
     own = ["device", "workload", "width", "batch_size", "arm"]
     parts = [
         df[[*own, "precision", "compile", "cuda_graph", "parameters"]],

@@ -33,8 +33,8 @@ from figures.claims.claims import Claim, Judgement, Outcome, undecided, untested
 from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
 from figures.stats.cells import BEFORE_HOPPER_MIB, ON_HOPPER_MIB, TimesAndMemory
 from figures.stats.sizes import FULL_SIZE_PARAMETERS
-from figures.stats.time_values import step_of, time_ratio
 from figures.text import unpaired, with_bounds
+from figures.times import steps
 
 Grade = Literal["holds", "leans", "refuted", "open"]
 
@@ -180,12 +180,10 @@ def time_points(
         how: with what they ran.
         named: whether the words have the forms, since there was a choice.
     """
-    above, below = (
-        side[["batch_size", "form", "record"]].assign(time=_times(side["record"])) for side in (above, below)
-    )
+    above, below = (side[["batch_size", "form", "times"]].assign(time=_times(side["times"])) for side in (above, below))
     points = []
     for batch, one, other in _least(above, below, "time"):
-        ratio = time_ratio(one["record"], other["record"])
+        ratio = one["times"].over(other["times"])
         if ratio is not None:
             where = {"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind]
             source = _source((where, how), one, other, named)
@@ -193,9 +191,8 @@ def time_points(
     return points
 
 
-def _times(records: pd.Series) -> list[float]:
-    steps = map(step_of, records)
-    return [math.nan if step is None else step.value for step in steps]
+def _times(times: pd.Series) -> list[float]:
+    return [math.nan if step is None else step.value for step in steps(times)]
 
 
 def memory_points(above: pd.DataFrame, below: pd.DataFrame, named: bool = False) -> list[RatioPoint]:

@@ -1,19 +1,18 @@
 """Facts that captions state about a page, as values; the sentences are in the templates."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from bench.core.intervals import MIN_LAUNCHES
-from bench.core.launches import calls_of, pairing_by_launch
-from bench.core.record import Record
-from bench.core.samples import BUSY, best_calibrations_ms, block_means_ms, slowdown
+from bench.core.samples import BUSY, Machine, slowdown_of
 from figures.arms import by_arm
 from figures.columns import bounds_kinds
-from figures.frame import Page
-from figures.stats.time_values import PAPER_EXAMPLES, workload_words
+from figures.frame import Page, each
+from figures.stats.time_values import PAPER_EXAMPLES
 from figures.text import one_line
+from figures.times import known
 
 
 def listed(page: Page, column: str) -> str:
@@ -44,11 +43,10 @@ class Machines(NamedTuple):
     records: int
 
 
-def machines(records: Iterable[Record]) -> Machines:
+def machines(df: pd.DataFrame) -> Machines:
     """Return the machines that records were measured on."""
-    done = [record for record in records if record.measure != "predict" and record.status == "ok"]
-    ran = [record.machine for record in done]
-    return Machines(len({*ran} - {None}), ran.count(None), len(ran))
+    ran = df.loc[(df["measure"] != "predict") & (df["status"] == "ok"), "machine"]
+    return Machines(ran.nunique(), int(ran.isna().sum()), len(ran))
 
 
 def switched(page: Page, column: str) -> str:
@@ -70,20 +68,19 @@ class Timed(NamedTuple):
     calls: str
 
 
-def timed(records: Iterable[Record]) -> Timed:
+def timed(df: pd.DataFrame) -> Timed:
     """Return of what the times in these records are."""
-    timed = [(record, block_means_ms(record)) for record in records if record.status == "ok"]
-    found = [blocks for _, blocks in timed if blocks]
-    launches = [{launch for launch, _ in blocks} for blocks in found]
-    calls = [len(calls_of(record)) for record, blocks in timed if blocks]
-    return Timed(span(map(len, found)), span(map(len, launches)), span(calls))
+    found = [times for times in known(df["times"]) if times and times.means]
+    launches = [{launch for launch, _ in times.means} for times in found]
+    calls = [len(set(times.calls.values())) for times in found]
+    return Timed(span(len(times.means) for times in found), span(map(len, launches)), span(calls))
 
 
 def other_calls(page: Any, over: str) -> dict[tuple[int, int], str]:
     """Return the arms that were timed in fewer calls than one that they are compared with, by both numbers of calls."""
     found: dict[tuple[int, int], list[str]] = {}
     for _, here in page.runs[page.runs["status"] == "ok"].groupby("batch_size"):
-        calls = {record.arm: set(pairing_by_launch(record).values()) for record in here["record"]}
+        calls = {one.arm: set(one.times.pairings.values()) for one in each(here)}
         for arm in sorted(calls, key=by_arm):
             if calls[arm] < calls.get(over, set()) and arm not in found.setdefault(
                 (len(calls[arm]), len(calls[over])), []
@@ -94,21 +91,21 @@ def other_calls(page: Any, over: str) -> dict[tuple[int, int], str]:
 
 def epochs(page: Page) -> list[str]:
     """Return what an epoch is, as the workloads' records have it."""
-    found = dict.fromkeys(str(workload_words(record)["epoch"]) for record in page.own["record"])
+    found = dict.fromkeys(str(words["epoch"]) for words in page.own["workload_words"])
     return [words for words in found if words]
 
 
 def models(page: Page) -> str:
     """Return what the records' workloads call their models."""
-    return ", ".join(dict.fromkeys(str(workload_words(record)["model"]) for record in page.own["record"]))
+    return ", ".join(dict.fromkeys(str(words["model"]) for words in page.own["workload_words"]))
 
 
 def other_lengths(page: Page) -> str:
     """Return the lengths timed where these are not the 128 tokens of the paper's epoch that times are given in."""
-    of = [record for record in page.own["record"] if record.measure == "run"]
-    papers = all(workload_words(record)["examples_per_epoch"] == PAPER_EXAMPLES for record in of)
-    found = sorted({record.sequence_length for record in of})
-    return ", ".join(map(str, found)) if of and papers and found != [128] else ""
+    of = page.own[page.own["measure"] == "run"]
+    papers = all(words["examples_per_epoch"] == PAPER_EXAMPLES for words in of["workload_words"])
+    found = sorted(set(of["sequence_length"]))
+    return ", ".join(map(str, found)) if found and papers and found != [128] else ""
 
 
 def has_unpaired(table: pd.DataFrame) -> bool:
@@ -171,11 +168,12 @@ class Busy(NamedTuple):
     cells: str
 
 
-def busy(records: Sequence[Record]) -> Busy | None:
+def busy(df: pd.DataFrame) -> Busy | None:
     """Return which records' times a busy machine has lengthened, by the best calibration that all of them know."""
-    ran = [record for record in records if record.status == "ok"]
-    best = best_calibrations_ms(ran)
-    found = [(record, factor) for record in ran if (factor := slowdown(record, best)) is not None]
+    ran, best = each(df[df["status"] == "ok"]), dict[Machine, float]()
+    for machine, ms in (one for record in ran for one in record.times.quickest.items()):
+        best[machine] = min(ms, best.get(machine, ms))
+    found = [(one, factor) for one in ran if (factor := slowdown_of(one.times.calibrations, best)) is not None]
     slow = sorted((by_arm(one.arm), one.arm, one.batch_size, factor) for one, factor in found if factor > BUSY)
     if not slow:
         return None

@@ -13,7 +13,6 @@ from figures.draw.style import nothing_drawn
 from figures.stats import pointer
 from figures.stats.metric import LeadingMetric, Score, score
 from figures.stats.studies import EXPERIMENT, PROBES, Runs, Study, studies
-from figures.stats.time_values import workload_words
 from figures.stats.training import curves
 from figures.text import NOT_RECORDED
 
@@ -118,7 +117,7 @@ def gathered(remarks: Iterable[tuple[str, str]]) -> list[tuple[list[str], str]]:
 
 def examples_words(page: Runs) -> str:
     """Return what the metric has a value of each of, such as ``held-out files`` or ``validation examples``."""
-    words = workload_words(page.shown[0])
+    words = page.df["workload_words"].iloc[0]
     return f"{words['validated']}s" if words["validated"] else f"validation {words['example']}s"
 
 

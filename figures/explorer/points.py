@@ -10,8 +10,8 @@ from bench.commands.reproduce import recorded
 from bench.core.reading import loads, read_regular
 from bench.core.record import COLUMNS, Record
 from figures.explorer.questions import ALIKE, OWN, QUESTIONS, asked
-from figures.stats.time_values import time_of
 from figures.text import InputError
+from figures.times import StepTimes
 
 
 class Axis(NamedTuple):
@@ -94,10 +94,11 @@ def point_of(record: Record) -> dict[str, Any]:
     columns = {name: getattr(record, name) for name in COLUMNS if name not in _LEFT_OUT}
     point = {name: value for name, value in columns.items() if value not in (None, "", {}, False)}
     metrics = {f"metric_{name}": value for name, value in point.pop("metrics", {}).items()}
-    if time := time_of(record, "step"):
-        point["step_time_ms"] = time.total.value
-        if time.total.low is not None and time.total.high is not None:
-            point |= {"step_time_low_ms": time.total.low, "step_time_high_ms": time.total.high}
+    times = StepTimes.of(record)
+    if times and (step := times.step):
+        point["step_time_ms"] = step.value
+        if step.low is not None and step.high is not None:
+            point |= {"step_time_low_ms": step.low, "step_time_high_ms": step.high}
     device = f"{record.predicted_for}, predicted" if record.measure == "predict" else record.device
     point |= {**metrics, "source": record.experiment, "arm": record.arm, "device": device}
     return point | {"command": command_of(record)}

@@ -14,8 +14,9 @@ import pandas as pd
 
 from figures import frame
 from figures.frame import Patterns, narrow, newest, repeats, settings
-from figures.stats.time_values import Per, time_columns, workload_words
+from figures.stats.time_values import time_columns
 from figures.text import NOT_IN_GRID, NOT_RECORDED
+from figures.times import Per
 
 #: The devices that memory is predicted for.
 TARGETS = ("cuda", "cpu")
@@ -81,8 +82,7 @@ class TimesAndMemory(frame.Page):
     @property
     def per(self) -> Per:
         """Return what times are of: an epoch only where every workload among them has one."""
-        words = (workload_words(record) for record in self.own["record"])
-        return "epoch" if all(one["examples_per_epoch"] for one in words) else "step"
+        return "epoch" if all(words["examples_per_epoch"] for words in self.own["workload_words"]) else "step"
 
     @property
     def target(self) -> str:
@@ -106,9 +106,9 @@ class TimesAndMemory(frame.Page):
         """Return columns of the timed record of each cell of a grid."""
         return at(grid, self.runs, self.cell, columns)
 
-    def record_of(self, grid: pd.DataFrame, **other: Any) -> pd.Series:
-        """Return the timed record of each cell of a grid, or of the cells with ``other`` values in some columns."""
-        return self.timed(grid.assign(**other), "record")["record"]
+    def times_of(self, grid: pd.DataFrame, **other: Any) -> pd.Series:
+        """Return the times of each cell of a grid, or of the cells with ``other`` values in some columns."""
+        return self.timed(grid.assign(**other), "times")["times"]
 
     def predicted(self, grid: pd.DataFrame, target: str, *columns: str) -> pd.DataFrame:
         """Return columns of the prediction for a target of each cell of a grid."""
@@ -126,9 +126,9 @@ class TimesAndMemory(frame.Page):
             asked: which cells the paper's grid has; all by default.
             rare: whether the part in rare events has columns of its own.
         """
-        below = self.timed(grid.assign(**reference), "record")["record"].mask(_are(grid, reference))
+        below = self.times_of(grid, **reference).mask(_are(grid, reference))
         asked = pd.Series(asked, index=grid.index)
-        return time_columns(self.timed(grid, "record")["record"], below, self.per, over, asked, rare)
+        return time_columns(self.timed(grid, "times", "status", "message"), below, self.per, over, asked, rare)
 
     def memory(
         self, grid: pd.DataFrame, target: str, over: str, reference: Mapping[str, Any], asked: Any = True

@@ -16,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record, RecordError
+from bench.core.record import RecordError
 from figures import frame
-from figures.frame import Records, settings_of
+from figures.frame import Records
 
 #: What a plan is made for: columns by those of the frame of records. ``order`` is the number of modes per side.
 SHAPE = {
@@ -56,8 +56,8 @@ class Grid(frame.Page):
         shapes = done[[*SHAPE.values(), "shape", "layer", "cores", "dense_flops"]]
         shapes = shapes.assign(older_code=done["cell_id"].isin(self.older_code))
         rows = []
-        for one in frame.each(done):
-            rows += [{"shape": one.shape, **plan} for plan in plans_of(one.record)]
+        for one in frame.dicts(done, "cell_id", "shape", "contraction", "samples.*"):
+            rows += [{"shape": one["shape"], **plan} for plan in plans_of(one)]
         return shapes.merge(pd.DataFrame(rows, columns=None if rows else _PLAN), on="shape")
 
     @cached_property
@@ -74,38 +74,37 @@ class Grid(frame.Page):
         return found
 
 
-def shape_of(record: Record) -> str:
+def shape_of(row: Mapping[str, Any]) -> str:
     """Return what a record's plans are made for, such as ``768 → 3,072, 6 cores, ranks up to 30, 128 tokens``.
 
     Raises RecordError without layer, order or ranks.
     """
-    layer, method = settings_of(record, "workload_settings"), settings_of(record, "method_settings")
-    tokens = "1 token" if record.batch_size == 1 else f"{record.batch_size:,} tokens"
+    tokens = "1 token" if row["batch_size"] == 1 else f"{row['batch_size']:,} tokens"
     try:
-        cores = f"{2 * method['order']} cores, ranks up to {method['ranks']:,}"
-        return f"{layer['in_features']:,} → {layer['out_features']:,}, {cores}, {tokens}"
+        cores = f"{2 * row['method.order']} cores, ranks up to {row['method.ranks']:,}"
+        return f"{row['workload.in_features']:,} → {row['workload.out_features']:,}, {cores}, {tokens}"
     except KeyError:
         needed = "in_features, out_features, order and ranks in config_json"
-        raise RecordError(f"record {record.cell_id}: plans need {needed}.") from None
+        raise RecordError(f"record {row['cell_id']}: plans need {needed}.") from None
 
 
-def plans_of(record: Record) -> list[dict[str, Any]]:
+def plans_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the candidates of a finished record, with their median time in ms and that of ``nn.Linear``.
 
     Raises RecordError where they cannot be read.
     """
     try:
-        shape, plans, dense = (record.samples[name] for name in ("shape", "plans", "dense_ms"))
+        shape, plans, dense = (row[f"samples.{name}"] for name in ("shape", "plans", "dense_ms"))
         for plan in plans:
             _check(plan, dense)
-        if record.contraction not in [plan["name"] for plan in plans]:
-            raise ValueError(f"the chosen plan {record.contraction!r} is not among them")
+        if row["contraction"] not in [plan["name"] for plan in plans]:
+            raise ValueError(f"the chosen plan {row['contraction']!r} is not among them")
         most = max(len(plan["ms"]) for plan in plans)
         return [
             {
                 **plan,
                 **shape,
-                "chosen": plan["name"] == record.contraction,
+                "chosen": plan["name"] == row["contraction"],
                 "measured_ms": statistics.median(plan["ms"]) if plan["ms"] else None,
                 "blocks": len(plan["ms"]),
                 "once": ONCE if len(plan["ms"]) == 1 < most else "",
@@ -115,7 +114,7 @@ def plans_of(record: Record) -> list[dict[str, Any]]:
             for plan in plans
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"record {record.cell_id}: its plans cannot be read ({error!r}).") from None
+        raise RecordError(f"record {row['cell_id']}: its plans cannot be read ({error!r}).") from None
 
 
 def _check(plan: Mapping[str, Any], dense: Sequence[float]) -> None:
@@ -168,7 +167,7 @@ def select(records: Records) -> list[Grid]:
     called = {"compile": False, "cuda_graph": False, "precision": "fp32"}
     grids = []
     for device, df in frame.by_device(records):
-        df = df.assign(shape=[shape_of(record) for record in df["record"]])
+        df = df.assign(shape=[shape_of(row) for row in frame.dicts(df, "cell_id", "batch_size", *SHAPE)])
         df = df.assign(**{name: df[column].astype(int) for column, name in SHAPE.items()})
         df, notes = frame.narrow(df, list(called), names, "record(s)", like=json.dumps(called))
         notes += frame.repeats(df, names, "record(s)")

@@ -7,12 +7,12 @@ scratch of the same size stand beside them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from bench.core.cell import Arm
-from bench.core.record import Record
 from figures import frame
 from figures.arms import COMERA, DENSE
 from figures.frame import Records
@@ -21,6 +21,7 @@ from figures.stats.seeds import with_sizes
 from figures.stats.sizes import equal_size
 from figures.stats.studies import Study, newest_probes, studies
 from figures.stats.training import TrainingSlot, stages_of
+from figures.trainings import RecordedTraining
 
 #: The experiments: of two stages, from scratch, and of simple models.
 EXPERIMENT, SCRATCH, PROBE = "pointer_stages", "pointer", "probe_pointer"
@@ -49,26 +50,23 @@ ACCURACY: dict[str, Any] = {
 }
 
 
-def _way(run: Any) -> str:
-    """Say how the arm of a training, a row of the frame, comes to its size, and what differs from the recipe."""
-    if pd.isna(run.target_ratio):
+def _way(run: Mapping[str, Any]) -> str:
+    """Say how the arm of a training comes to its size, and what differs from the recipe."""
+    if "target_ratio" not in run:
         words = [FROM_SCRATCH]
-    elif run.method == DENSE:
+    elif run["method"] == DENSE:
         words = ["heads and columns closed"]
     else:
-        settings = frame.settings_of(run.record, "method_settings")
-        late = settings.get("late", "paper")
-        at_once = late not in _WAYS or settings.get("recovery", 0.0) >= _NO_CURVE
+        late = run.get("method.late", "paper")
+        at_once = late not in _WAYS or run.get("method.recovery", 0.0) >= _NO_CURVE
         words = [(_AT_ONCE if at_once else _WAYS)[late]]
-        words += ["low rank"] * (settings.get("order") == 1)
-    model = frame.settings_of(run.record, "workload_settings")
-    words += ["one block"] * (model.get("layers") == 1)
-    words += ["post-LN"] * (model.get("pre_norm") is False)
-    words += [TENSORIZED] * bool(model.get("compress_table"))
-    plan = frame.settings_of(run.record, "training")
-    optimizer = plan["recipe"]["optimizer"]
+        words += ["low rank"] * (run.get("method.order") == 1)
+    words += ["one block"] * (run.get("workload.layers") == 1)
+    words += ["post-LN"] * (run.get("workload.pre_norm") is False)
+    words += [TENSORIZED] * bool(run.get("workload.compress_table"))
+    optimizer = run["training.recipe.optimizer"]
     words += ["its own optimizer" if optimizer == OWN else "AdamW"] * (optimizer != "muon")
-    words += ["constant rates"] * (plan["schedule"]["final"] == 1)
+    words += ["constant rates"] * (run["training.schedule.final"] == 1)
     return ", ".join(words)
 
 
@@ -82,7 +80,7 @@ def searched_by_way(df: pd.DataFrame, experiment: str) -> tuple[pd.DataFrame, pd
     runs = df[(df["measure"] == "train") & df["experiment"].isin([experiment, BEDS[experiment]]) & has_recipe]
     if experiment not in set(runs["experiment"]):
         return pd.DataFrame(), runs[:0], []
-    way = [_way(run) for run in frame.each(runs)]
+    way = [_way(run) for run in frame.dicts(runs, "method", "target_ratio", "method.*", "workload.*", "training.*")]
     width = frame.column(runs, "workload.width")
     runs = runs.assign(way=way, target=runs["target_ratio"].astype(float).fillna(0.0), width=width)
     lines, kept, left_out = [], [], list[str]()
@@ -152,7 +150,7 @@ def _by_slot(
 
     An arm from scratch has the stages of those beside it, since it trains for as many steps.
     """
-    stages = tuple(str(stage["name"]) for stage in stages_of(newest["record"]))
+    stages = tuple(str(stage["name"]) for stage in stages_of(newest))
     remarks, found = {}, []
     for line in frame.each(lines):
         slot = (
@@ -164,15 +162,11 @@ def _by_slot(
         runs = runs[runs["data_hash"] == newest["data_hash"]]
         if len(runs):
             remarks[slot] = "best rate at an edge of those tried" if line.at_edge else ""
-            found.append(runs.assign(slot=slot, record=runs["record"].map(_led_by_accuracy)))
+            found.append(runs.assign(slot=slot, training=runs["training"].map(_led_by_accuracy)))
     return with_sizes(frame.oldest_first(pd.concat(found))), remarks
 
 
-def _led_by_accuracy(record: Record) -> Record:
-    """Return a record whose leading metric is :data:`ACCURACY`; its count of examples is of other data."""
-    curve = [{**row, "validation_examples": None} for row in record.samples.get("curve", ())]
-    return dataclasses.replace(
-        record,
-        workload_words={**record.workload_words, "metric": ACCURACY},
-        samples={**record.samples, **({"curve": curve} if curve else {})},
-    )
+def _led_by_accuracy(run: RecordedTraining) -> RecordedTraining:
+    """Return a training whose leading metric is :data:`ACCURACY`; its count of examples is of other data."""
+    curve = [{**row, "validation_examples": None} for row in run.curve]
+    return dataclasses.replace(run, metric=ACCURACY, curve=curve)

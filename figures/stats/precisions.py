@@ -47,7 +47,7 @@ class Precisions(Runs):
         rows = self.over_seeds("line", [line.Index for line in order]).join(lines)
         ran = [sorted({run.arithmetic for run in runs.values()} - {""}) for runs in rows["finished"]]
         failed = self.df[self.df["message"] != ""].sort_values("seed", kind="stable")
-        words = failed["record"].map(outcome).map(one_line)
+        words = failed["training"].map(outcome).map(one_line)
         remarks = "seed " + failed["seed"].astype(str) + ": " + words
         gathered = remarks.groupby(failed["line"]).agg(list)
         of_lines: Any = [gathered.get(line, []) for line in rows.index]
@@ -71,7 +71,7 @@ def select(records: Records) -> list[Precisions]:
     """Return a page per device, dataset and model; of runs of several lengths the longest."""
     df = frame.of(records)
     probes, trained = newest_probes(df), df[df["measure"] == "train"]
-    steps = [sum(int(stage["steps"]) for stage in stages_of(record)) for record in trained["record"]]
+    steps = [sum(int(stage["steps"]) for stage in stages_of(run)) for run in frame.each(trained)]
     layers, width = (frame.column(trained, f"workload.{name}") for name in ("layers", "width"))
     size = layers.astype("str") + "x" + width.astype("str")
     trained = trained.assign(

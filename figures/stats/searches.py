@@ -15,8 +15,8 @@ import pandas as pd
 from figures import frame
 from figures.arms import DENSE
 from figures.stats.sizes import TOLERANCE
-from figures.stats.time_values import step_of
 from figures.text import significant
+from figures.times import steps as step_times
 
 #: The metric that nothing is chosen by.
 REPORTED = "test_loss"
@@ -29,6 +29,12 @@ LEVEL = 0.05
 
 #: The columns of an arm that was searched.
 _SLOT = ["arm", "optimizer", "ratio"]
+
+#: The columns of its training that a line has.
+_SIZES = (
+    *("parameters", "stored_mib", "train_steps", "peak_memory_predicted_mib"),
+    *("tensorized_mib", "size_fraction", "size_target"),
+)
 
 #: The columns that are equal for all trainings of a page: model, data, length, clipping.
 _SHARED = (
@@ -82,8 +88,8 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
     """
     df = _by_slot(runs).assign(
         rate=_rates(runs),
-        reported=[record.metrics.get(REPORTED) for record in runs["record"]],
-        chosen_by=runs["record"].map(lambda record: record.leading if record.status == "ok" else None),
+        reported=[metrics.get(REPORTED) for metrics in runs["metrics"]],
+        chosen_by=runs["training"].map(lambda run: run.leading if run.status == "ok" else None),
     )
     lines = []
     for slot, every in df.groupby(_SLOT, sort=False, dropna=False):
@@ -97,7 +103,7 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
         if len(reached) < ENOUGH_SEEDS:
             remarks.append(f"{len(reached)} seed{'s' * (len(reached) != 1)}")
         line = {
-            "run": next(iter(best["record"]), None),
+            "run": next(iter(best["training"]), None),
             "chosen": tuple(chosen.index),
             "rates": list(most["rate"]),
             "lr": best["rate"].min(),
@@ -109,15 +115,15 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
             "losses": tuple(reached),
             "remarks": "; ".join(remarks) if len(best) else "no training ended well",
         }
-        sizes = ("parameters", "stored_mib", "train_steps", "peak_memory_predicted_mib")
-        line |= {name: getattr(line["run"], name, None) for name in sizes}
+        line |= {name: next(iter(best[name]), None) for name in _SIZES}
         lines.append({**dict(zip(_SLOT, slot, strict=True)), **line})
     found = pd.DataFrame(lines).astype({"parameters": "Int64", "train_steps": "Int64"})
     if timed is None:
         return found
-    steps = _by_slot(timed).drop_duplicates(_SLOT, keep="last")[[*_SLOT, "cell_id", "record"]]
-    steps = steps.assign(step_time_ms=steps["record"].map(step_of).map(lambda time: time and time.value))
-    found = found.merge(steps.drop(columns="record"), "left", _SLOT)
+    steps = _by_slot(timed).drop_duplicates(_SLOT, keep="last")[[*_SLOT, "cell_id", "times"]]
+    values: Any = [step and step.value for step in step_times(steps["times"])]
+    steps = steps.assign(step_time_ms=values)
+    found = found.merge(steps.drop(columns="times"), "left", _SLOT)
     return found.assign(training_s=found["step_time_ms"].astype(float) * found["train_steps"].astype(float) / 1e3)
 
 

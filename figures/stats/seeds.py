@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record
 from figures.stats.metric import LeadingMetric, MetricValue, Score, difference, score
 from figures.stats.training import curve_of, metric_of, reached
 from figures.text import NOT_RECORDED, bounds, significant
+from figures.trainings import RecordedTraining
 
 #: Finished runs by seed.
-Finished = Mapping[int, Record]
+Finished = Mapping[int, RecordedTraining]
 
 #: Sizes of a trained model, which have the least and the greatest of the seeds too.
 SIZES = ["stored_mib", "total_ratio", "tensorized_mib", "tensorized_ratio"]
@@ -42,7 +42,7 @@ def over_seeds(runs: pd.DataFrame, by: str, keys: Sequence[Any], metric: Leading
     runs = runs.sort_values("seed", kind="stable")
     done = runs[runs["status"] == "ok"]
     found = [done[done[by] == key] for key in keys]
-    finished = [dict(zip(one["seed"], one["record"], strict=True)) for one in found]
+    finished = [dict(zip(one["seed"], one["training"], strict=True)) for one in found]
     rows = pd.DataFrame({"finished": finished}, index=pd.Index(keys, dtype=object))
     statuses = runs.groupby(by, sort=False)["status"].agg(lambda found: " / ".join(found.unique()))
     rows["status"] = statuses.reindex(rows.index, fill_value=NOT_RECORDED).where(~rows["finished"].map(bool), "ok")
@@ -77,9 +77,7 @@ def with_estimates(rows: pd.DataFrame, estimates: Mapping[str, Iterable[Any]]) -
 def ends_of(metric: LeadingMetric, runs: Finished) -> dict[int, MetricValue]:
     """Return a metric at the end of runs, which need not be the one that leads."""
     return {
-        seed: curve_of(run)[-1]
-        if metric_of(run).name == metric.name
-        else reached(run.samples["curve"][-1], metric.name)
+        seed: curve_of(run)[-1] if metric_of(run).name == metric.name else reached(run.curve[-1], metric.name)
         for seed, run in runs.items()
     }
 

@@ -1,8 +1,6 @@
 """Sizes of models, told by the parameters that records hold and never by the name of an arm; and the smallest ones."""
 
-from typing import NamedTuple
-
-from bench.core.record import Record
+from typing import Any, NamedTuple
 
 #: Parameters of the paper's dense encoder.
 FULL_SIZE_PARAMETERS = 66_957_315
@@ -34,10 +32,9 @@ class Reach(NamedTuple):
         return f"at {self.side} {self.ratio:.3g}x"
 
 
-def reach_of(*records: Record | None) -> Reach | None:
-    """Return the end that the first of the records names, whose ratio lies beyond it; None where none does."""
-    for record in records:
-        found = record.samples.get("reach", {}) if record else {}
+def reach_of(*samples: Any) -> Reach | None:
+    """Return the end that the first of several records' ``samples.reach`` names; None where none does."""
+    for found in (one for one in samples if isinstance(one, dict)):
         for name, side in (("largest", "most"), ("smallest", "least")):
             if name in found:
                 return Reach(side, float(found[name]))

@@ -12,16 +12,16 @@ from typing import Any
 
 import pandas as pd
 
-from bench.core.record import Record
 from figures import frame
 from figures.arms import COMERA, DENSE
 from figures.frame import Records
 from figures.stats.metric import LeadingMetric, difference, score
 from figures.stats.seeds import ends_of, over_seeds, with_estimates, with_sizes
 from figures.stats.sizes import FULL_SIZE_PARAMETERS
-from figures.stats.time_values import PAPER_EXAMPLES, workload_words
+from figures.stats.time_values import PAPER_EXAMPLES
 from figures.stats.training import CurvePoint, TrainingSlot, curve_of, metric_of, slot_of, stages_of
 from figures.text import NOT_RECORDED, OLDER
+from figures.trainings import RecordedTraining
 
 #: The experiment that the figures of training show unless asked for another.
 EXPERIMENT = "accuracy"
@@ -60,7 +60,7 @@ class Runs(frame.Page):
 
     experiment: str
     dataset: str
-    probe: Record | None = None
+    probe: Mapping[str, Any] | None = None
 
     @property
     def seeds(self) -> list[int]:
@@ -69,20 +69,22 @@ class Runs(frame.Page):
     @cached_property
     def metric(self) -> LeadingMetric:
         """Return the metric that leads, with the probe of its own record, where there is one."""
-        metric, probe = metric_of(self.shown[-1]), self.probe
-        if probe is None or metric.name not in probe.metrics:
+        metric, probe = metric_of(self.df["training"].iloc[-1]), self.probe
+        if probe is None or metric.name not in probe["metrics"]:
             return metric
-        return replace(metric, probe=probe.metrics[metric.name], probe_text=str(probe.samples["best"]))
+        return replace(metric, probe=probe["metrics"][metric.name], probe_text=str(probe["samples.best"]))
 
     @property
     def late_probe(self) -> float | None:
         """Return what the best probe reaches on the data of a late stage, where these differ."""
-        late = self.probe.samples.get("late") if self.probe else None
+        late = self.probe.get("samples.late") if self.probe else None
         return float(late["probes"][late["best"]]["metrics"][self.metric.name]) if late else None
 
     @cached_property
     def model(self) -> Mapping[str, Any]:
-        return frame.settings_of(self.shown[0], "workload_settings")
+        """Return the settings of the workload."""
+        [first] = frame.dicts(self.df.head(1), "workload.*")
+        return {name.removeprefix("workload."): value for name, value in first.items()}
 
     @property
     def finished(self) -> pd.DataFrame:
@@ -91,22 +93,23 @@ class Runs(frame.Page):
     @cached_property
     def has_values(self) -> bool:
         """Return whether every validation example has a value of its own."""
-        return all(curve_of(run)[-1].per_example is not None for run in self.finished["record"])
+        return all(curve_of(run)[-1].per_example is not None for run in self.finished["training"])
 
     @property
     def steps_per_epoch(self) -> int | None:
-        return frame.settings_of(self.shown[0], "training").get("steps_per_epoch")
+        [first] = frame.dicts(self.df.head(1), "training.steps_per_epoch")
+        return first.get("training.steps_per_epoch")
 
     @cached_property
     def stages(self) -> list[tuple[str, int]]:
         """Return the stages of the longest run, by name, with their steps."""
-        runs = [[(str(one["name"]), int(one["steps"])) for one in stages_of(run)] for run in self.shown]
+        runs = [[(str(one["name"]), int(one["steps"])) for one in stages_of(run)] for run in frame.each(self.df)]
         return max(runs, key=lambda run: (len(run), sum(steps for _, steps in run)))
 
     @property
     def is_papers(self) -> bool:
         """Return whether the workload has the epoch of the paper's encoder."""
-        return all(workload_words(run)["examples_per_epoch"] == PAPER_EXAMPLES for run in self.shown)
+        return all(words["examples_per_epoch"] == PAPER_EXAMPLES for words in self.df["workload_words"])
 
     @property
     def dense_parameters(self) -> int | None:
@@ -184,7 +187,7 @@ class Study(Runs):
 
     def _remarks(self, row: Any, then: Mapping[int, CurvePoint], has_dense: bool) -> list[str]:
         """Return a remark per outcome of a seed, then how dense was compared; none where no seed has a record."""
-        runs = self.df[self.df["slot"] == row.slot].set_index("seed")["record"]
+        runs = self.df[self.df["slot"] == row.slot].set_index("seed")["training"]
         if runs.empty:
             return []
         outcomes = {seed: outcome(runs[seed]) if seed in runs else NOT_RECORDED for seed in self.seeds}
@@ -204,7 +207,7 @@ class Study(Runs):
         return lines
 
 
-def outcome(run: Record) -> str:
+def outcome(run: RecordedTraining) -> str:
     """Return the status and message of a run; empty for one without anything to report."""
     closed = ""
     if run.size_at_deadline is not None:
@@ -235,21 +238,23 @@ def comparable(
     df: pd.DataFrame, cell: Sequence[str] = _RUN, same: frame.Patterns = SAME
 ) -> tuple[pd.DataFrame, list[str]]:
     """Keep the trainings of one setting and budget, with the columns that tell them apart, and say what is left out."""
-    what, records = "training record(s) of this device and dataset", df["record"]
-    df = df.assign(slot=records.map(slot_of))  # which checks what is read below
-    firsts = [stages_of(record)[0] for record in records]
+    what = "training record(s) of this device and dataset"
+    slots: Any = [slot_of(run) for run in frame.each(df)]  # which checks what is read below
+    df = df.assign(slot=slots)
+    firsts = [stages[0] for stages in df["stages"]]
     first = pd.DataFrame([{f"first.{one['name']}": one["steps"]} for one in firsts], df.index, dtype=object)
-    metrics = [metric_of(record).name for record in records]
+    metrics = [metric_of(run).name for run in df["training"]]
     df = df.assign(metric_name=metrics, settings=frame.settings(df, frame.METHOD)).join(first)
     kept, notes = frame.narrow(with_sizes(df), same, cell, what)
     kept, more = frame.narrow_each(kept, "depth", ["stages.*"], cell, what)
     return kept, notes + more
 
 
-def newest_probes(df: pd.DataFrame) -> dict[tuple[str, str], Record]:
+def newest_probes(df: pd.DataFrame) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Return the newest finished probe by dataset and workload."""
     probes = frame.oldest_first(df[(df["measure"] == "probe") & (df["status"] == "ok")])
-    return {(one.dataset, one.workload): one.record for one in frame.each(probes)}
+    found = frame.dicts(probes, "dataset", "workload", "metrics", "samples.*")
+    return {(one["dataset"], one["workload"]): one for one in found}
 
 
 def _by_dataset(records: Records) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:
@@ -280,7 +285,7 @@ def _at_best_rates(df: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     if not (rate.groupby(df["arm"]).nunique() > 1).any():
         return df, []
     is_end = (df["status"] == "ok") & (df["train_steps"] == df.groupby("arm")["train_steps"].transform("max"))
-    ends = df[is_end].assign(rate=rate, end=df["record"].map(_loss).astype(float))
+    ends = df[is_end].assign(rate=rate, end=df["training"].map(lambda run: run.loss).astype(float))
     ends = ends.dropna(subset=["rate", "end"])
     best = ends.loc[ends.groupby("arm")["end"].idxmin()].set_index("arm")["rate"]
     is_kept = (rate == df["arm"].map(best)) | ~df["arm"].isin(best.index)
@@ -290,11 +295,6 @@ def _at_best_rates(df: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     ]
     left_out = f"{(~is_kept).sum()} training record(s) at other rates of the matrices are left out"
     return df[is_kept], [f"{left_out}; each arm has the one that ended best: {'; '.join(tried)}."]
-
-
-def _loss(record: Record) -> float | None:
-    """Return the leading metric such that less is better; None where it is not known."""
-    return record.leading and (-record.leading if record.metric.get("higher_is_better") else record.leading)
 
 
 def studies(records: Records) -> list[Study]:

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from bench.core.cell import Arm
-from bench.core.record import Record, RecordError
+from bench.core.record import RecordError
 from bench.core.samples import per_example, unpacked
 from figures.arms import COMERA, DENSE
-from figures.frame import settings_of
 from figures.stats.metric import LeadingMetric, MetricValue
+from figures.trainings import RecordedTraining
 
 Ranks = Mapping[str, tuple[int, ...]]
 
@@ -33,14 +33,14 @@ LAYERS = {
 _IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
-def metric_of(record: Record) -> LeadingMetric:
+def metric_of(run: RecordedTraining) -> LeadingMetric:
     """Return the metric that leads the workload; raises RecordError where none does, or without name or text."""
     known = {field.name for field in fields(LeadingMetric)}
     try:
-        return LeadingMetric(**{name: value for name, value in record.metric.items() if name in known})
+        return LeadingMetric(**{name: value for name, value in run.metric.items() if name in known})
     except TypeError:
         lacks = "a training record needs its leading metric, with name and text, in workload_words.metric."
-        raise RecordError(f"record {record.cell_id}: {lacks}") from None
+        raise RecordError(f"record {run.cell_id}: {lacks}") from None
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,24 @@ class TrainingSlot:
         return (arm, self.arm, self.ratio or 0, self.has_target, depth, self.target is None, size)
 
 
-def stages_of(record: Record) -> list[dict[str, Any]]:
-    """Return the stages of the run's cell, which a failed run has as well; raises RecordError where it names none."""
-    stages = settings_of(record, "training").get("stages")
+def stages_of(run: Any) -> list[dict[str, Any]]:
+    """Return the stages of a run, a row of the frame, which a failed one has as well.
+
+    Raises RecordError where it names none.
+    """
+    stages = run.stages
     usable = isinstance(stages, list) and all(isinstance(s, dict) and {"name", "steps"} <= set(s) for s in stages)
     if not stages or not usable:
-        raise RecordError(f"record {record.cell_id}: a training record needs training.stages in its config_json.")
+        raise RecordError(f"record {run.cell_id}: a training record needs training.stages in its config_json.")
     return stages
 
 
-def slot_of(record: Record) -> TrainingSlot:
-    """Return the slot of a run, failed or not."""
-    stages = stages_of(record)
+def slot_of(run: Any) -> TrainingSlot:
+    """Return the slot of a run, a row of the frame, failed or not."""
+    stages = stages_of(run)
     names, last = tuple(str(stage["name"]) for stage in stages), stages[-1]
-    return TrainingSlot(record.arm, names, last.get("target"), last.get("target_mib"), record.ratio)
+    ratio = None if pd.isna(run.ratio) else run.ratio
+    return TrainingSlot(run.arm, names, last.get("target"), last.get("target_mib"), ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +134,9 @@ def reached(row: Mapping[str, Any], name: str) -> MetricValue:
     return MetricValue(float(row["metrics"][name]), values, row.get("validation_examples"))
 
 
-def _point(record: Record, row: dict[str, Any]) -> CurvePoint:
+def _point(run: RecordedTraining, row: dict[str, Any]) -> CurvePoint:
     point = CurvePoint(
-        **vars(reached(row, metric_of(record).name)),
+        **vars(reached(row, metric_of(run).name)),
         epoch=float(row["epoch"]),
         step=int(row["step"]),
         stage=str(row["stage"]),
@@ -140,21 +144,21 @@ def _point(record: Record, row: dict[str, Any]) -> CurvePoint:
         train_loss=row.get("train_loss"),
         seconds=row.get("seconds"),
     )
-    values = per_example(record, row)
+    values = per_example(run, row)
     return point if values is None else replace(point, per_example=values, examples=values.size)
 
 
-def curve_of(record: Record) -> tuple[CurvePoint, ...]:
+def curve_of(run: RecordedTraining) -> tuple[CurvePoint, ...]:
     """Return the learning curve of a finished run, first point first; raises RecordError where it cannot be read."""
-    rows = record.samples.get("curve")
+    rows = run.curve
     if not isinstance(rows, list) or not rows:
-        raise RecordError(f"record {record.cell_id}: a finished training run needs its learning curve, samples.curve.")
+        raise RecordError(f"record {run.cell_id}: a finished training run needs its learning curve, samples.curve.")
     try:
-        return tuple(_point(record, row) for row in rows)
+        return tuple(_point(run, row) for row in rows)
     except RecordError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"record {record.cell_id}: its learning curve cannot be read ({error!r}).") from None
+        raise RecordError(f"record {run.cell_id}: its learning curve cannot be read ({error!r}).") from None
 
 
 def curves(runs: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -162,19 +166,19 @@ def curves(runs: pd.DataFrame, by: str) -> pd.DataFrame:
 
     Column ``by`` tells arms apart, ``place`` counts the points of a run.
     """
-    points = runs.sort_values("seed", kind="stable")[[by, "seed", "record"]]
-    points = points.assign(point=points["record"].map(curve_of)).explode("point")
+    points = runs.sort_values("seed", kind="stable")[[by, "seed", "training"]]
+    points = points.assign(point=points["training"].map(curve_of)).explode("point")
     points["place"] = points.groupby(level=0).cumcount()
     parts = pd.DataFrame(map(vars, points["point"]), columns=[field.name for field in fields(CurvePoint)])
     return pd.concat([points.reset_index(drop=True), parts], axis=1)
 
 
-def ranks_before(record: Record) -> Ranks:
+def ranks_before(run: RecordedTraining) -> Ranks:
     """Return the ranks at the start of a run, empty for a dense model; raises RecordError if unreadable."""
     try:
-        return _ranks(record.samples.get("ranks_before", {}))
+        return _ranks(run.ranks_before)
     except (TypeError, ValueError) as error:
-        raise RecordError(f"record {record.cell_id}: samples.ranks_before cannot be read ({error!r}).") from None
+        raise RecordError(f"record {run.cell_id}: samples.ranks_before cannot be read ({error!r}).") from None
 
 
 def block_shown(names: Iterable[str]) -> int | None:
@@ -196,7 +200,7 @@ def ranks_of_block(ranks: Ranks, block: int | None) -> Ranks:
     return {LAYERS.get(name, name): inside[name] for name in order}
 
 
-def layers_without_ranks(run: Record) -> list[str]:
+def layers_without_ranks(run: RecordedTraining) -> list[str]:
     """Return the layers of the block shown whose ranks are all zero at the end of a run: they pass their bias only."""
     ranks = curve_of(run)[-1].ranks
     shown = ranks_of_block(ranks, block_shown(ranks))

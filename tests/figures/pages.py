@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from bench.core.record import Record, read_all
+from figures import frame
 from figures.__main__ import main
 from figures.artifact import Artifact
 from figures.claims.claims import Verdict
@@ -83,13 +84,15 @@ def committed(name: str, experiment: str | None = None) -> tuple[Record, ...]:
     """The committed records that an artifact is made of."""
     artifact = ARTIFACTS[name] if experiment is None else ARTIFACTS[name].for_experiment(experiment)
     names = dict.fromkeys((*artifact.experiments, *artifact.lenders))
-    return tuple(artifact.of([one for name in names for one in _recorded(name)])["record"])
+    records = [one for name in names for one in _recorded(name)]
+    return tuple(records[place] for place in artifact.of(records).index)
 
 
 @functools.cache
 def small_page(name: str) -> tuple[Record, ...]:
     """The committed records of the page of an artifact that shows fewest of them, but at least four."""
-    found = [tuple(one.shown) for one in ARTIFACTS[name].select(committed(name))]
+    records = committed(name)
+    found = [tuple(records[place] for place in one.df.index) for one in ARTIFACTS[name].select(frame.of(records))]
     return min(found, key=lambda shown: (len(shown) < 4, len(shown)), default=())
 
 

@@ -362,4 +362,4 @@ def test_any_single_record_makes_a_page_or_none(case: str) -> None:
     devices = (f"Made-up device {place}" for place in itertools.count())
     alone = [dataclasses.replace(one, device=next(devices)) for one in unlike.values()]
     for page in pages(name, alone):
-        assert [one.device for one in page.records] in ([], [page.device])
+        assert [alone[place].device for place in page.records] in ([], [page.device])

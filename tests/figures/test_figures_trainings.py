@@ -31,7 +31,6 @@ from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
 from figures.artifacts.formats import Formats, beside_probes, matrices_ratio, select
 from figures.frame import each as frame_each
-from figures.frame import settings_of
 from figures.stats.searches import against, worded
 
 
@@ -260,7 +259,7 @@ def test_an_arm_is_beside_the_probe_of_its_own_size_and_apart_where_all_its_seed
 
     def moved(loss: float) -> Any:
         def change(one: Record) -> dict[str, Any]:
-            if settings_of(one, "workload_settings").get("probe_numbers") != smallest:
+            if one.config["workload_settings"].get("probe_numbers") != smallest:
                 return {}
             limited = {"equal-size n-gram model": {"metrics": {"test_loss": loss}}}
             return {"samples": {**one.samples, "probes": {**one.samples["probes"], **limited}}}
@@ -344,7 +343,7 @@ def test_fig11_lists_the_planner_s_products_and_gradients(order: int, tokens: in
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"samples": {}}, "KeyError('shape')"),
+        ({"samples": {}}, "KeyError('samples.shape')"),
         ({"contraction": "fastest"}, "the chosen plan 'fastest' is not among them"),
         ({"config_json": "{}"}, "plans need in_features, out_features, order and ranks in config_json"),
         ({"ms": [0.0]}, "times must be above 0"),
