@@ -29,9 +29,12 @@ from bench.workloads.text.model import CausalLanguageModel, TextSettings
 from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
+from figures import frame
 from figures.artifacts.formats import Formats, beside_probes, matrices_ratio, select
 from figures.frame import each as frame_each
 from figures.stats.searches import against, worded
+from figures.stats.seeds import over_seeds, with_sizes
+from figures.stats.training import metric_of
 
 
 def early_line(*records: Record) -> pd.Series:
@@ -46,6 +49,14 @@ def test_each_stage_is_compared_with_dense_after_as_many_steps() -> None:
     found = table("table_mnli", [trained("dense", curve=curve), early, late]).set_index("target_ratio")
     assert found.loc[0.2, "less_dense_points"] == 100.0
     assert early_line(trained("dense", curve=curve), early)["less_dense_points"] == 0.0
+
+
+def test_sizes_over_seeds_are_means_with_the_least_and_the_greatest() -> None:
+    sizes = {0: 2.0, 1: 3.0, 2: 7.0}
+    runs = [other_run("comera", [0.7, 0.8, 0.9], seed=seed, size=size) for seed, size in sizes.items()]
+    df = with_sizes(frame.of(runs))
+    row = over_seeds(df, "arm", ["comera"], metric_of(df["training"].iloc[0])).loc["comera"]
+    assert (row["stored_mib"], row["stored_mib_low"], row["stored_mib_high"]) == (4.0, 2.0, 7.0)
 
 
 @pytest.mark.parametrize(
