@@ -6,7 +6,6 @@ import os
 import sys
 import textwrap
 from concurrent.futures import BrokenExecutor
-from typing import Any
 
 from bench.core.files import temporary_folder
 from bench.core.processors import check_threads
@@ -80,29 +79,13 @@ def _parser() -> Parser:
 
 
 def _run(settings: list[str]) -> None:
-    """Run the Hydra application; a mistake ends the program with one sentence."""
+    """Run a sweep; a mistake that its words show ends the program before the heavy imports."""
     from bench.runner.wording import checked_arguments
 
-    settings = checked_arguments(settings)
-    import hydra
-
+    words = checked_arguments(settings)
     from bench.runner import sweep
-    from bench.runner.launching import register_launchers
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of being printed
-    if any(one.startswith("experiment=") for one in settings) and not any(one[0] == "-" for one in settings):
-        settings = [*settings, "--multirun"]  # as in every experiment; Hydra loses it over a mistake in its own part
-    sys.argv[1:] = settings
-    application: Any = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(sweep.job)
-    try:
-        with sweep.one_sentence():
-            sweep.register_resolvers()
-            sweep.register_settings()
-            register_launchers()
-            application()
-    except (Exception, KeyboardInterrupt) as error:
-        sweep.interrupted(error)
-        raise
+    sweep.run(words)
 
 
 def main() -> None:

@@ -16,14 +16,12 @@ from bench.errors import ConfigError
 from bench.estimate.devices import GPUS, Device
 from bench.estimate.memory import Category
 from bench.estimate.work import Traffic, Work, bound
-from bench.processes.process import WorkProcess, first_line, packed, preload, side_by_side
+from bench.processes.process import WorkProcess, first_line, packed, side_by_side
 from bench.protocol import CellFailure
 from bench.step.allocator import free_memory_mib
 from bench.step.unsupported import StepCell, unsupported
 
 _MIB = 2**20
-
-preload("bench.runner.preload")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from bench.advise.table import as_json, as_points, text
 from bench.commands.programs import progress, settings_parser
 from bench.errors import Parser
 from bench.estimate.devices import DEVICES
+from bench.runner.preload import HEAVY, prepare_processes
 from bench.workloads.hugging_face import TASKS
 
 _INDENT = " " * 20  # of what a setting of the help is
@@ -38,6 +39,7 @@ def main(words: Sequence[str]) -> None:
     if measures and not any(word.startswith("device=") for word in settings) and not torch.cuda.is_available():
         settings.append("device=cpu")
     question = question_of(settings)
+    prepare_processes(HEAVY)
     if measures:
         with progress("measuring ...") as report:
             rows = measure(question, given.memory, report)

@@ -18,20 +18,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import hydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, open_dict, read_write
-
 from bench.core.reading import user_path
 from bench.core.record import Record
 from bench.errors import ConfigError, stop_with
-from bench.interrupts import on_interrupt
 from bench.protocol.budget import RATES
 from bench.protocol.methods import checked_settings, takes_ratio
-from bench.runner.progress import SweepProgress
+from bench.runner.configuration import composed, configuration, job_configuration, one_sentence
 from bench.runner.resolve import Job, parsed_methods, resolve
 from bench.runner.results import Results
-from bench.runner.sweep import configuration, expand, one_sentence, plain, run_job
+from bench.runner.sweep import run_jobs
 from bench.runner.wording import checked_arguments
 from bench.workloads import available, workload_class
 
@@ -110,29 +105,10 @@ def own_rates(config: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def composed(settings: Sequence[str]) -> DictConfig:
-    """Compose an experiment; a setting of several values takes the place of its axis, as in ``ratio=2,4``.
-
-    Raises ConfigError: several seeds.
-    """
-    overrides = OverridesParser.create().parse_overrides(checked_arguments(list(settings)))
-    single = [str(one.input_line) for one in overrides if not one.is_sweep_override()]
-    config = hydra.compose("config", single, return_hydra_config=True)
-    with read_write(config.hydra), open_dict(config.hydra):
-        for one in overrides:
-            if one.is_sweep_override():
-                key, _, values = str(one.input_line).partition("=")
-                if key == "seed":
-                    raise ConfigError(f"seed is {values!r}; a search takes one, and further ones in --seeds.")
-                config.hydra.sweeper.params = {**(config.hydra.sweeper.params or {}), key: values}
-    return config
-
-
-def arms_of(configs: Sequence[DictConfig]) -> list[SearchedArm]:
+def arms_of(configs: Sequence[Mapping[str, Any]]) -> list[SearchedArm]:
     """Return the arms of all jobs, each once; raises ConfigError for an experiment without rates to search."""
     arms: dict[str, SearchedArm] = {}
-    for config in configs:
-        values = plain(config)
+    for values in configs:
         if not _has_rates(values["workload"]):
             allowed = ", ".join(filter(_has_rates, available()))
             raise ConfigError(
@@ -176,8 +152,14 @@ def run(settings: Sequence[str], seeds: str) -> None:
             f"--seeds is {seeds!r}; allowed: whole numbers with commas between them, as in 1,2."
         ) from None
     with one_sentence(), configuration():
-        config = composed(settings)
-        arms = arms_of(list(expand(config)))
+        words = checked_arguments(settings)
+        config, job_words = composed(words)
+        configs = [job_configuration(own) for own in job_words]
+        for word in words:
+            name, _, value = word.partition("=")
+            if name == "seed" and len({own["seed"] for own in configs}) > 1:
+                raise ConfigError(f"seed is {value!r}; a search takes one, and further ones in --seeds.")
+        arms = arms_of(configs)
         results = Results(user_path("results", str(config.results)), "config")
         seed = int(config.seed)
         for one in further:  # a wrong seed is said before any training
@@ -204,17 +186,8 @@ def run(settings: Sequence[str], seeds: str) -> None:
 
 def _train(jobs: Sequence[Job], results: Results) -> list[str]:
     """Train the unfinished jobs, with one line for each that ends; return a sentence if some ended in an error."""
-    missing = [job for job in jobs if not all(results.is_done(cell, job.data_hash) for cell in job.cells)]
-    if not missing:
-        return []
-    progress = SweepProgress([cell for job in missing for cell in job.cells])
-    on_interrupt(progress.interrupted)
-    try:
-        for job in missing:
-            run_job(job, results, 1, progress)
-    finally:
-        progress.close()
-    failed = progress.failed()
+    unfinished = [(job, results) for job in jobs if results.waiting(job)]
+    failed = run_jobs(unfinished).failed() if unfinished else ""
     return [failed] if failed else []
 
 

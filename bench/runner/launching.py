@@ -9,23 +9,24 @@ import contextlib
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, cast
 
-from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigLoadError
-from omegaconf import DictConfig, OmegaConf
+from hydra.experimental.callback import Callback
+from hydra.types import HydraContext
+from omegaconf import DictConfig
 
-from bench.errors import CONF, stop_with
+from bench.errors import stop_with
 from bench.interrupts import status_of
 from bench.processes.process import first_line
 from bench.runner.resolve import Job
 
-#: Hydra's own launcher, which runs the jobs in the launching process, and the one that runs them beside it.
+#: Hydra's own launcher, which stands for jobs in this process, and the one that runs them beside it.
 _BASIC, _LOCAL = "basic", "submitit_local"
 
 #: In a job's folder: its cells that are left to an earlier job, what it failed of, and that its machine was busy.
@@ -34,17 +35,6 @@ _SHARED, _FAILURE, _BUSY = "shared.json", "failed.txt", "busy.txt"
 
 class JobFailed(RuntimeError):
     """A job with cells that ended in an error."""
-
-
-def register_launchers() -> None:
-    """Give the launchers of the extra ``slurm`` the defaults of ``conf/launchers.yaml``."""
-    Plugins.instance()  # makes those that are installed known
-    store = ConfigStore.instance()
-    for name, defaults in OmegaConf.load(CONF / "launchers.yaml").items():
-        assert isinstance(name, str)
-        with contextlib.suppress(ConfigLoadError):
-            node = store.load(f"hydra/launcher/{name}.yaml").node
-            store.store(group="hydra/launcher", name=name, node=OmegaConf.merge(node, defaults), provider="bench")
 
 
 @dataclass(frozen=True)
@@ -69,13 +59,13 @@ class Launch:
         """Return whether the jobs run on machines whose devices are unknown here."""
         return self.launcher not in (_BASIC, _LOCAL)
 
-    def announce(self, jobs: Sequence[Job], roots: Sequence[Path]) -> None:
+    def announce(self, jobs: Sequence[tuple[Job, Path]]) -> None:
         """Print what is going to run and where to look; leave cells that several jobs have to the first of them.
 
-        ``roots`` are the jobs' folders of records, in the same order.
+        Each job comes with its folder of records.
         """
         owners: dict[tuple[Path, str], int] = {}
-        for number, (job, root) in enumerate(zip(jobs, roots, strict=True)):
+        for number, (job, root) in enumerate(jobs):
             cells = [cell.cell_id(job.data_hash) for cell in job.cells]
             shared = [cell for cell in cells if owners.setdefault((root.absolute(), cell), number) != number]
             if shared:
@@ -84,7 +74,21 @@ class Launch:
                 (folder / _SHARED).write_text(json.dumps(shared), encoding="utf-8")
         counts = f"{len(jobs)} job(s), {len(owners)} cell(s)"
         _report(f"{counts} go to {self.launcher}; they go on even if this process ends")
-        _report(f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(root) for root in roots}))}")
+        _report(f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(root) for _, root in jobs}))}")
+
+    def run(self, config: DictConfig, jobs: Sequence[Sequence[str]], run_job: Callable[[DictConfig], None]) -> None:
+        """Submit the jobs, each given by its words, and wait until all have ended.
+
+        ``run_job`` is called with a job's configuration in the job's process. What keeps this process from submitting
+        all jobs, or from waiting for them, ends the program with one sentence.
+        """
+        context = HydraContext(GlobalHydra.instance().config_loader(), cast(Any, Callback()))
+        try:
+            launcher = Plugins.instance().instantiate_launcher(context, run_job, config)
+            for ended in launcher.launch(jobs, initial_job_idx=0):
+                _ = ended.return_value  # raises what the job has raised
+        except (Exception, KeyboardInterrupt) as error:
+            self.finish(error)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Print how the jobs ended; end the program with status 1 unless all went well.

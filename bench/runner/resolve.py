@@ -133,14 +133,13 @@ class TimingSettings:
 class Job:
     """Cells that differ in the method and its settings alone, with what all of them share."""
 
+    experiment: str
+    measure: Measure
     cells: tuple[Cell, ...]
     data: Data
     data_hash: str
-
-    @property
-    def measure(self) -> Measure:
-        """Measure of all its cells."""
-        return named(self.cells[0].measure)
+    parallel: int  # processes at a time, where cells run side by side; 0 for one per usable processor
+    resume: bool  # whether training runs go on from their checkpoints
 
 
 def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool = False) -> Job:
@@ -194,7 +193,15 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
         for (arm, own), exchange in zip(arms, exchanges, strict=True)
     ]
     cells = [one for cell in cells for one in measure.expand(cell, config, workload)]
-    return Job(tuple({cell.to_json(): cell for cell in cells}.values()), data, workload.data_hash)
+    return Job(
+        experiment=config["name"],
+        measure=measure,
+        cells=tuple({cell.to_json(): cell for cell in cells}.values()),
+        data=data,
+        data_hash=workload.data_hash,
+        parallel=config["parallel"],
+        resume=config["resume"],
+    )
 
 
 def check_fields(config: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The folder of results: which cells are done, where checkpoints lie, and how an outcome becomes a record."""
+"""The folder of results: cells that are done, places of checkpoints, and the step from an outcome to a record."""
 
 import contextlib
 import dataclasses
@@ -17,12 +17,13 @@ from bench.core.checkpoint import load, settle
 from bench.core.files import check_folder, remove_abandoned, write_whole
 from bench.core.provenance import Provenance, provenance
 from bench.core.record import Record, RecordError, device_folder, parse, read, write
-from bench.core.samples import best_calibrations_ms, with_best
+from bench.core.samples import Machine, best_calibrations_ms, with_best
 from bench.core.table import write_table
 from bench.core.times import epoch_time_s
 from bench.errors import ConfigError
 from bench.measures import named
 from bench.protocol import Data, Outcome
+from bench.runner.resolve import Job
 from bench.step.allocator import free_memory_mib
 from bench.step.unsupported import compile_unsupported
 from bench.training.run import Upkeep
@@ -32,62 +33,63 @@ from bench.workloads import open_cell_workload, recorded_words
 class Results:
     """Records of one results folder that concern this machine's device.
 
-    ``reuse`` says which records count as done: ``exact``, ``config`` (older code too) or ``never``. ``written`` are
-    those of the sweep that is running; every record written here joins them.
+    A folder of an experiment and device is read once, where it is first needed; records written here join those read.
+    Records that other processes write meanwhile are not seen, so they claim their cells (:meth:`claim`).
+
+    ``reuse`` selects the records that count as done: ``exact``, ``config`` (older code too) or ``never``.
     """
 
-    def __init__(self, root: Path, reuse: str, written: set[Path] | None = None) -> None:
+    def __init__(self, root: Path, reuse: str) -> None:
         self.root, self.reuse = root, reuse
-        self.written = set() if written is None else written
+        self._records: dict[Path, dict[str, Record]] = {}  # by folder, then by the id of the cell
+        self._written: set[str] = set()  # cells recorded here
+        self._best_ms: dict[str, dict[Machine, float]] = {}  # calibration products of all records, by device
 
-    def tidy(self) -> None:
-        """Remove what kills have left of records, tables and checkpoints that were being written."""
+    def check(self, job: Job) -> None:
+        """Check, before anything runs, that a job can write its records and go on from its checkpoints.
+
+        What kills have left of records, tables and checkpoints is removed. Raises ConfigError: the folder cannot be
+        made or written. RecordError: a record of this experiment and device cannot be read, or is of a newer schema.
+        CheckpointError: the checkpoint of a run that is not done belongs to another run, or is damaged.
+        """
         remove_abandoned(self.root)
         for folder in self._checkpoints.glob("*"):
             settle(folder)
-
-    def check(self, cell: Cell) -> None:
-        """Make sure, before anything runs, that records can be written, and those beside this cell's be read.
-
-        Raises ConfigError: the folder cannot be made or written. RecordError: a record of this experiment and device
-        cannot be read, or is of a newer schema.
-        """
-        folder = self._path(cell, "").parent
-        check_folder("results", self.root, str(folder.relative_to(self.root)))
-        for path in folder.glob("*.json"):
-            read(path)
-
-    def check_checkpoint(self, cell: Cell, data_hash: str) -> None:
-        """Make sure that a training run which is not done can go on from its checkpoint, if it has one.
-
-        Raises CheckpointError: the checkpoint is another run's, or damaged.
-        """
-        if named(cell.measure).resumes and not self.is_done(cell, data_hash):
-            upkeep = self.upkeep(cell, data_hash, resume=True)
+        check_folder("results", self.root, str(self._folder(job.cells[0]).relative_to(self.root)))
+        waiting = self.waiting(job)
+        for cell in waiting if job.resume and job.measure.resumes else ():
+            upkeep = self.upkeep(cell, job.data_hash, resume=True)
             if load(upkeep.folder, upkeep.identity) is None and upkeep.parent_folder is not None:
                 load(upkeep.parent_folder, upkeep.parent_identity)
 
-    def _path(self, cell: Cell, data_hash: str) -> Path:
-        return self.root / cell.experiment / device_folder(_where(cell).device) / f"{cell.cell_id(data_hash)}.json"
+    def _folder(self, cell: Cell) -> Path:
+        """Return the folder of the records of a cell's experiment and device."""
+        return self.root / cell.experiment / device_folder(_where(cell).device)
 
-    def is_done(self, cell: Cell, data_hash: str) -> bool:
-        """Return whether a record answers this cell; raises RecordError as :meth:`answer`."""
-        return self.answer(cell, data_hash) is not None
+    def _beside(self, cell: Cell) -> dict[str, Record]:
+        """Return the records of a cell's experiment and device by cell id; raises RecordError: one cannot be read."""
+        folder = self._folder(cell)
+        if folder not in self._records:
+            self._records[folder] = {path.stem: read(path) for path in sorted(folder.glob("*.json"))}
+        return self._records[folder]
 
     def answer(self, cell: Cell, data_hash: str) -> Record | None:
         """Return the record that answers this cell under the reuse rule; None where there is none.
 
-        An answer for want of a compiler or of free memory holds until the machine has that. Raises RecordError: the
-        cell's file cannot be read, or is of a newer schema.
+        A cell recorded as lacking a compiler or memory is measured again once the machine has it. Raises RecordError: a
+        record of this experiment and device cannot be read, or is of a newer schema.
         """
-        path = self._path(cell, data_hash)
-        if self.reuse == "never" or not path.exists():
+        record = self._beside(cell).get(cell.cell_id(data_hash))
+        if record is None or self.reuse == "never":
             return None
-        record = read(path)
         retried = ("error", "timeout") if named(cell.measure).resumes else ("error",)  # a training goes on where it was
         if record.status in retried or _has_what_it_lacked(record, cell):
             return None
         return record if self.reuse == "config" or _is_of_this_code(record) else None
+
+    def waiting(self, job: Job) -> list[Cell]:
+        """Return the cells of a job without an answer; raises RecordError as :meth:`answer`."""
+        return [cell for cell in job.cells if self.answer(cell, job.data_hash) is None]
 
     def claim(self, cells: Sequence[Cell], data_hash: str) -> None:
         """Keep other processes from measuring these cells as long as this one lives.
@@ -134,49 +136,83 @@ class Results:
 
         Under ``reuse=never`` only a record of this sweep will do.
         """
-        folder = self._path(cell, "").parent
-        for path in sorted(folder.glob("*.json")):
-            if self.reuse == "never" and path not in self.written:
-                continue
-            record = read(path)
+        for cell_id, record in self._beside(cell).items():
             if record.rare_time_ms is None or not _is_of_this_code(record):
                 continue
-            other = Cell.from_json(record.config_json)
-            if dataclasses.replace(other, batch_size=cell.batch_size) == cell:
+            if self.reuse == "never" and cell_id not in self._written:
+                continue
+            if dataclasses.replace(Cell.from_json(record.config_json), batch_size=cell.batch_size) == cell:
                 return record
         return None
 
-    def tabulate(self, experiment: str) -> None:
-        """Bring the table of an experiment up to date, in case a kill has left records that it lacks."""
-        write_table(self.root, experiment)
-
     def record(self, outcomes: Sequence[Outcome], data_hash: str, data: Data) -> list[Record]:
         """Write the outcomes, each whole or not at all, then the experiment's table; return what was written."""
-        records = [_to_record(outcome, data_hash, data, self) for outcome in outcomes]
-        self._add_best_calibrations([record for record in records if record.samples.get("blocks")])
-        self.written.update(write(records, self.root))
+        records = [self._record_of(outcome, data_hash, data) for outcome in outcomes]
+        timed = [record for record in records if record.samples.get("blocks")]
+        for record in timed:
+            record.samples["blocks"] = with_best(record, self._best_with(record.device, timed))
+        write(records, self.root)
+        for outcome, record in zip(outcomes, records, strict=True):
+            self._beside(outcome.cell)[record.cell_id] = record
+            self._written.add(record.cell_id)
         for cell in {outcome.cell.to_json(): outcome.cell for outcome in outcomes}.values():
             files = getattr(open_cell_workload(cell, data), "files", {})
             paths = {self.root / cell.experiment / name: content for name, content in files.items()}
             write_whole({path: content for path, content in paths.items() if not path.exists()})
         for experiment in {record.experiment for record in records}:
-            self.tabulate(experiment)
+            write_table(self.root, experiment)
         return records
 
-    def _add_best_calibrations(self, records: Sequence[Record]) -> None:
-        """Add to each block how fast its machine is known to be by all records of this folder, these included."""
-        devices = {device_folder(record.device) for record in records}
-        paths = [path for device in devices for path in self.root.glob(f"*/{device}/*.json") if path.is_file()]
-        best = best_calibrations_ms([*_timed_among(paths), *records])
-        for record in records:
-            record.samples["blocks"] = with_best(record, best)
+    def _best_with(self, device: str, records: Sequence[Record]) -> dict[Machine, float]:
+        """Return how fast each machine is known to be by these records and all of a device in this folder."""
+        if device not in self._best_ms:
+            self._best_ms[device] = best_calibrations_ms(_timed_in(self.root.glob(f"*/{device_folder(device)}/*.json")))
+        best = self._best_ms[device]
+        for machine, ms in best_calibrations_ms(records).items():
+            best[machine] = min(ms, best.get(machine, ms))
+        return best
+
+    def _record_of(self, outcome: Outcome, data_hash: str, data: Data) -> Record:
+        """Return the flat record of an outcome."""
+        cell = outcome.cell
+        known = dict(outcome.columns)
+        periods = known.pop("rare_periods", {})
+        known.pop("step_ms", None)
+        samples = known.get("samples", {})
+        columns = {**known, **_time_columns(samples.get("blocks", [])), **dataclasses.asdict(_where(cell))}
+        if periods and outcome.status == "ok":
+            columns |= _rare_columns(samples, periods, self.rare_times(cell))
+        if not named(cell.measure).on_device or columns.get("peak_memory_predicted_mib") is not None:
+            columns["predicted_for"] = cell.device
+        record = Record(
+            **columns,
+            **{name: getattr(cell, name) for name in _OF_CELL},
+            cell_id=cell.cell_id(data_hash),
+            recorded_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            data_hash=data_hash,
+            status=outcome.status,
+            message=outcome.message,
+            workload_words=recorded_words(open_cell_workload(cell, data)),
+            config_json=cell.to_json(),
+        )
+        if record.status == "ok" and named(cell.measure).paired:
+            record.epoch_time_s = epoch_time_s(record)
+        return record
 
 
-def _timed_among(paths: Iterable[Path]) -> Iterator[Record]:
-    """Yield the timed records among these files; a damaged one of another experiment does not end a sweep."""
+#: Columns that a record copies from its cell.
+_OF_CELL = (
+    *("experiment", "workload", "dataset", "method", "variant", "ratio", "measure", "batch_size", "sequence_length"),
+    *("precision", "cuda_graph", "compile", "checkpoint", "seed"),
+    *("world_size", "exchange", "backend"),
+)
+
+
+def _timed_in(paths: Iterable[Path]) -> Iterator[Record]:
+    """Yield the timed records of these files; a damaged one of another experiment does not end a sweep."""
     for path in paths:
         with contextlib.suppress(OSError, RecordError):
-            if b'"calibration_ms"' in (content := path.read_bytes()):
+            if path.is_file() and b'"calibration_ms"' in (content := path.read_bytes()):
                 yield parse(content, str(path))
 
 
@@ -205,42 +241,6 @@ def _is_of_this_code(record: Record) -> bool:
     here = provenance()
     names = ("code_id", "torch_version", "library_versions")
     return all(getattr(record, name) == getattr(here, name) for name in names)
-
-
-#: Columns that a record copies from its cell.
-_OF_CELL = (
-    *("experiment", "workload", "dataset", "method", "variant", "ratio", "measure", "batch_size", "sequence_length"),
-    *("precision", "cuda_graph", "compile", "checkpoint", "seed"),
-    *("world_size", "exchange", "backend"),
-)
-
-
-def _to_record(outcome: Outcome, data_hash: str, data: Data, results: Results) -> Record:
-    """Return the flat record of an outcome."""
-    cell = outcome.cell
-    known = dict(outcome.columns)
-    periods = known.pop("rare_periods", {})
-    known.pop("step_ms", None)
-    samples = known.get("samples", {})
-    columns = {**known, **_time_columns(samples.get("blocks", [])), **dataclasses.asdict(_where(cell))}
-    if periods and outcome.status == "ok":
-        columns |= _rare_columns(samples, periods, results.rare_times(cell))
-    if not named(cell.measure).on_device or columns.get("peak_memory_predicted_mib") is not None:
-        columns["predicted_for"] = cell.device
-    record = Record(
-        **columns,
-        **{name: getattr(cell, name) for name in _OF_CELL},
-        cell_id=cell.cell_id(data_hash),
-        recorded_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        data_hash=data_hash,
-        status=outcome.status,
-        message=outcome.message,
-        workload_words=recorded_words(open_cell_workload(cell, data)),
-        config_json=cell.to_json(),
-    )
-    if record.status == "ok" and named(cell.measure).paired:
-        record.epoch_time_s = epoch_time_s(record)
-    return record
 
 
 def _time_columns(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

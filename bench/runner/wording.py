@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 
@@ -26,17 +25,16 @@ _NEEDS_QUOTES, _HAS_MEANING = re.compile(r"[=]|[^\x00-\x7f]"), re.compile(r"""['
 
 
 def checked_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return arguments for Hydra; stop over those that it would answer with its own usage, a traceback or silence.
+    """Return arguments for Hydra; stop over those that it would answer with a traceback or silence.
 
     Raises ConfigError: results are to go where no folder can be, or a setting is given twice.
     """
-    _, unknown = get_args_parser().parse_known_args(arguments)
-    if unknown:
-        stop_with(f"{unknown[0]} is no option; settings are given as key=value, such as batch_size=4.")
     given: dict[str, str] = {}
     checked = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
+        if key[:1] == "-":
+            stop_with(f"{argument} is no option; settings are given as key=value, such as batch_size=4.")
         if key == "experiment" and value not in experiments():
             stop_with(f"experiment is {value!r}; allowed: {', '.join(experiments())}.")
         if key == "settings":
@@ -75,18 +73,21 @@ def by_key(words: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def check_sweep(overrides: Sequence[Override]) -> None:
-    """Make sure that each axis of a sweep has values, and each of them once; raises ConfigError."""
-    for override in overrides:
-        if not override.is_sweep_override():
-            continue
-        key, values = override.get_key_element(), list(override.sweep_string_iterator())
-        if not values:
-            given = override.input_line.partition("=")[2] if override.input_line else ""
-            raise ConfigError(f"{key} is {given!r}, which holds no value; give at least one.")
-        for value, count in Counter(values).items():
-            if count > 1:
-                raise ConfigError(f"{key} has the value {value} {count} times; give each value once.")
+def axis_values(override: Override) -> list[str]:
+    """Return the values of an axis of a sweep.
+
+    Raises ConfigError: it is an axis of Hydra's own settings, has no values, or one of them twice.
+    """
+    key, values = override.get_key_element(), list(override.sweep_string_iterator())
+    if override.is_hydra_override():
+        raise ConfigError(f"{key} has {len(values)} values; give one, since all jobs of a sweep share it.")
+    if not values:
+        given = override.input_line.partition("=")[2] if override.input_line else ""
+        raise ConfigError(f"{key} is {given!r}, which holds no value; give at least one.")
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise ConfigError(f"{key} has the value {value} {count} times; give each value once.")
+    return values
 
 
 def for_hydra(argument: str) -> str:

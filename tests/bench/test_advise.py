@@ -2,14 +2,15 @@
 
 import json
 import re
-import subprocess
-import sys
+from unittest import mock
 
 import pandas as pd
 import pytest
 from advised import CONFIGS, answer, assert_one_error, row, saved
 from small_cells import one_line, run_bench
 
+import bench.advise.command
+import bench.processes.process
 from bench.advise.arms import ARMS, AdvisedArm, Kind, arms_of
 from bench.advise.evidence import RECORDS, Evidence, GapRange, LossBed, evidence
 from bench.advise.linear import Steps
@@ -244,11 +245,14 @@ def test_a_model_that_cannot_be_used_is_one_sentence(changes, named, tmp_path):
     assert named in ended.error
 
 
-def test_its_processes_are_prepared_as_those_of_a_sweep_are():
+def test_its_processes_are_prepared_as_those_of_a_sweep_are(tmp_path, monkeypatch):
     """Else each imports all libraries by itself, with their notes on the terminal."""
-    asked = "import bench.advise.command; from bench.processes import process; print(process._PRELOADED)"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['bench.runner.preload']"
+    loaded = []
+    monkeypatch.setattr(bench.processes.process, "_PRELOADED", loaded)
+    monkeypatch.setattr(bench.advise.command, "answer_to", mock.Mock(side_effect=ConfigError("no answer here")))
+    with pytest.raises(ConfigError):
+        bench.advise.command.main([f"model={saved(tmp_path, 'llama')}", "sequence_length=32"])
+    assert loaded == [f"bench.runner.preload.{name}" for name in ("common", "galore", "lora")]
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from bench.core.identity import identity
 from bench.data.corpus import DataError
 from bench.errors import CONF
 from bench.protocol.methods import ConfigError
+from bench.runner.configuration import configuration
 from bench.runner.resolve import FIELDS, resolve, resolve_device
-from bench.runner.sweep import configuration
 from bench.workloads import config_sections
 from bench.workloads.encoder import EncoderSettings
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from omegaconf import open_dict
 
+from bench.runner.configuration import configuration, plain
 from bench.runner.resolve import Job, resolve
-from bench.runner.sweep import configuration, plain
 
 
 def composed(experiment: str, *words: str) -> tuple[dict[str, str], Job]:

@@ -174,8 +174,9 @@ def test_a_command(tmp_path, signals, command, sign):
 STARTING = """
 import os, struct, sys
 from multiprocessing import forkserver
-import bench.runner.sweep
 from bench.processes.process import start_server
+from bench.runner.preload import prepare_processes
+prepare_processes([])
 start_server()
 for content in (b"", b"\\x80\\x05X", struct.pack("i", 1)):
     ended, line = forkserver.connect_to_new_process([])

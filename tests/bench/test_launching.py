@@ -6,8 +6,8 @@ from interrupted import sweep as run_sweep
 from omegaconf import OmegaConf
 
 from bench.core.record import read_all
-from bench.runner.launching import Launch, register_launchers
-from bench.runner.sweep import configuration
+from bench.runner.configuration import configuration
+from bench.runner.launching import Launch
 
 pytestmark = pytest.mark.usefixtures("cell_processes")
 
@@ -41,7 +41,6 @@ def test_jobs_record_into_one_folder_and_a_cell_they_share_is_measured_once(tmp_
 
 def composed(*overrides):
     """The parameters of a launcher, as it would get them."""
-    register_launchers()
     with configuration():
         config = compose("config", [f"hydra/launcher={overrides[0]}", *overrides[1:]], return_hydra_config=True)
         return OmegaConf.to_container(config.hydra.launcher, resolve=True)

@@ -11,7 +11,9 @@ from small_cells import a_cell, a_training_cell, one_line
 import bench.runner.results
 from bench.core.record import RecordError
 from bench.errors import ConfigError
+from bench.measures import named
 from bench.protocol import Data, Outcome
+from bench.runner.resolve import Job
 from bench.runner.results import Results
 
 HASH = "d"
@@ -22,6 +24,10 @@ LACKS_COMPILER = {"status": "unsupported", "samples": {"lacks": "compiler"}}
 
 def a_layer(**changes):
     return a_cell(workload="linear", dataset="normal", workload_settings={}, **changes)
+
+
+def a_job(cell):
+    return Job(cell.experiment, named(cell.measure), (cell,), Data("normal"), HASH, parallel=1, resume=True)
 
 
 def recorded(folder, cell, data="normal", columns=None, **changes):
@@ -46,9 +52,8 @@ def test_a_record_answers_its_cell_by_the_rule_of_reuse(tmp_path, changes, answe
     cell = a_layer()
     recorded(tmp_path, cell, **changes)
     for reuse in ("exact", "config", "never"):
-        results = Results(tmp_path, reuse)
-        assert results.is_done(cell, HASH) == (results.answer(cell, HASH) is not None) == (reuse in answers)
-    assert not Results(tmp_path, "config").is_done(a_layer(batch_size=4), HASH)
+        assert (Results(tmp_path, reuse).answer(cell, HASH) is not None) == (reuse in answers)
+    assert Results(tmp_path, "config").answer(a_layer(batch_size=4), HASH) is None
 
 
 @pytest.mark.parametrize(
@@ -64,37 +69,38 @@ def test_what_a_machine_lacked_is_tried_again_once_it_is_there(tmp_path, monkeyp
     cell = a_layer()
     recorded(tmp_path, cell, **changes)
     monkeypatch.setattr(bench.runner.results, name, lambda _: value)
-    assert Results(tmp_path, "exact").is_done(cell, HASH) is is_done
+    assert (Results(tmp_path, "exact").answer(cell, HASH) is not None) is is_done
 
 
 def test_a_training_that_ran_out_of_time_goes_on(tmp_path):
     cell = a_training_cell()
     recorded(tmp_path, cell, "synthetic", status="timeout")
-    assert not Results(tmp_path, "config").is_done(cell, HASH)
+    assert Results(tmp_path, "config").answer(cell, HASH) is None
 
 
 def test_times_of_rare_events_are_taken_from_the_same_arm_and_code_alone(tmp_path):
     cell, larger = a_layer(method="galore"), a_layer(method="galore", batch_size=64)
     samples = {"blocks": [BLOCK], "rare": {"svd": [5.0, 7.0, 6.0]}}
-    path = recorded(tmp_path, cell, columns={"samples": samples, "rare_periods": {"svd": 200}})
+    periods = {"rare_periods": {"svd": 200}}
+    recorded(tmp_path, cell, columns={"samples": samples, **periods})
     results = Results(tmp_path, "exact")
-    [record] = results.record(
-        [Outcome(larger, columns={"samples": {}, "rare_periods": {"svd": 200}})], HASH, Data("normal")
-    )
+    [record] = results.record([Outcome(larger, columns={"samples": {}, **periods})], HASH, Data("normal"))
     assert (record.rare_time_ms, record.rare_period_steps, record.samples["rare"]) == (6.0, 200, samples["rare"])
     assert results.rare_times(a_layer(method="galore", settings={"rank": 4})) is None
-    assert Results(tmp_path, "never").rare_times(cell) is None
-    assert Results(tmp_path, "never", {path}).rare_times(cell) is not None
+    anew = Results(tmp_path, "never")
+    assert anew.rare_times(cell) is None
+    anew.record([Outcome(cell, columns={"samples": samples, **periods})], HASH, Data("normal"))
+    assert anew.rare_times(larger) is not None
     for file in tmp_path.rglob("*.json"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"code_id": "older"}))
-    assert results.rare_times(cell) is None
+    assert Results(tmp_path, "exact").rare_times(cell) is None
 
 
 @pytest.mark.parametrize("changes", [{"schema_version": 10**6}, {"batch_size": "two"}])
 def test_an_unreadable_record_beside_a_cell_is_an_error(tmp_path, changes):
     path = recorded(tmp_path, a_layer(), **changes)
     with one_line(RecordError, path):
-        Results(tmp_path, "never").check(a_layer(batch_size=4))
+        Results(tmp_path, "never").check(a_job(a_layer(batch_size=4)))
 
 
 LOCK = """

@@ -2,14 +2,13 @@
 
 import math
 
-import hydra
 import pytest
 from small_cells import assert_one_line, run_bench
 
-from bench.commands.search import SearchedArm, arms_of, composed, loss_of
+from bench.commands.search import SearchedArm, arms_of, loss_of
 from bench.core.cell import Cell
 from bench.core.record import read_all
-from bench.runner.sweep import configuration, expand
+from bench.runner.configuration import composed, configuration, job_configuration
 
 TINY = [
     "experiment=formats_teacher",
@@ -47,6 +46,12 @@ def share_left(record):
     return Cell.from_json(record.config_json).training["stages"][-1]["target"]
 
 
+def searched(words):
+    """The arms of a search; called where configurations can be composed."""
+    _, jobs = composed(words)
+    return arms_of([job_configuration(job) for job in jobs])
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
@@ -64,8 +69,7 @@ def share_left(record):
 )
 def test_every_pruning_target_is_an_arm(more, expected):
     with configuration():
-        config = hydra.compose("config", [*TINY, *more, "methods=[dense,comera]"], return_hydra_config=True)
-        assert [arm.name for arm in arms_of(list(expand(config)))] == expected
+        assert [arm.name for arm in searched([*TINY, *more, "methods=[dense,comera]"])] == expected
 
 
 def test_a_target_that_is_no_list_is_refused(tmp_path):
@@ -94,8 +98,8 @@ def test_a_wrong_setting_is_said_before_any_training(tmp_path, more, said):
 def test_several_values_take_the_place_of_an_axis():
     own = [word for word in TINY if not word.startswith(("ratio=", "+formats="))]
     with configuration():
-        config = composed([*own, "ratio=1.3,1.5", "+formats=adamw,muon", "methods=[dense,comera]"])
-        found = [arm.name for arm in arms_of(list(expand(config)))]
+        arms = searched([*own, "ratio=1.3,1.5", "+formats=adamw,muon", "methods=[dense,comera]"])
+        found = [arm.name for arm in arms]
     assert sorted(found) == sorted(
         name
         for optimizer in ("adamw", "muon")
@@ -114,8 +118,7 @@ def test_several_values_take_the_place_of_an_axis():
 )
 def test_an_optimizer_of_its_own_is_searched_by_all_its_rates_together(entry, at_twice):
     with configuration():
-        config = composed([*TINY[:-1], "training.optimizer=own", f"methods=[{entry}]"])
-        [arm] = arms_of(list(expand(config)))
+        [arm] = searched([*TINY[:-1], "training.optimizer=own", f"methods=[{entry}]"])
         settings = arm.job(arm.rates[-1], 0).cells[-1].method_settings
     assert {name: settings[name] for name in at_twice} == pytest.approx(at_twice)
     assert arm.rates[2] == pytest.approx(next(iter(at_twice.values())) / 2)

@@ -10,7 +10,7 @@ from bench.estimate.devices import DEVICES, GPUS, device_named
 from bench.estimate.roofline import FORMS, SHOWN, layer_of, written
 from bench.processes.process import first_line
 from bench.protocol.methods import available
-from bench.runner.sweep import one_sentence
+from bench.runner.configuration import one_sentence
 from bench.runner.wording import by_key
 from bench.workloads import available as workloads
 

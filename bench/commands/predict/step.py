@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose
 
 from bench.core.cell import Arm, Cell, match_of
 from bench.core.reading import user_path
@@ -22,8 +21,9 @@ from bench.estimate.devices import DEVICES, Device, Largest, largest_batch
 from bench.estimate.memory import predict_memory
 from bench.protocol import Method
 from bench.protocol.methods import available, build, build_for
+from bench.runner.configuration import configuration, job_configuration
 from bench.runner.resolve import DRAWN_MIB, check_arms, check_batch_memory, check_fields, checked_arms, resolve
-from bench.runner.sweep import cell_unsupported, configuration, plain
+from bench.runner.sweep import cell_unsupported
 from bench.runner.wording import by_key, for_hydra
 from bench.step.unsupported import StepCell, unsupported
 from bench.workloads import available as workloads
@@ -88,7 +88,7 @@ def question_of(words: Sequence[str]) -> tuple[StepQuestion, str]:
     others = [for_hydra(word) for word in words if word.partition("=")[0] not in ("method", "device", "model")]
     own = ["~experiment", "name=predict", "measure=predict", f"methods=['{given['method']}']", f"device={kind}"]
     with configuration():
-        config = plain(compose("config", [*own, *others]))
+        config = job_configuration([*own, *others])
     if "model" in given:
         return _of_path(config, user_path("model", given["model"]), kind), device
     return _of_workload(config), device

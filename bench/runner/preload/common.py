@@ -1,14 +1,10 @@
-"""Heavy imports of a cell's process, paid once by the server that the processes are forked from.
+"""Imports that each process of a cell needs, and silence where the command that started it has ended.
 
-A library that one arm needs is imported where the sweep has that arm, or where nothing says which arms there are.
-
-No import may set up a CUDA device here: a process that is forked afterwards could not use it. bitsandbytes, which
-galore-torch brings along, would, so the machine has none while the imports run.
+No import may set up a CUDA device here: a process that is forked afterwards could not use it.
 """
 
 import contextlib
 import importlib
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -18,14 +14,9 @@ from typing import Any
 import torch
 
 import bench.measures
-import bench.processes.process
 import bench.workloads
 from baselines._quiet import silence
 from bench.errors import ConfigError
-from bench.runner import ARMS
-
-#: Libraries that take seconds to import, by the arm that needs them.
-LIBRARIES = {"galore": "galore_torch", "lora": "peft"}
 
 
 @contextlib.contextmanager
@@ -59,10 +50,6 @@ sys.excepthook = _quiet_without_command(sys.excepthook)
 silence()
 with no_device():
     importlib.import_module("torch._dynamo")  # which every process would import that predicts
-    for arm in os.environ.get(ARMS, ",".join(LIBRARIES)).split(","):
-        if arm in LIBRARIES:
-            with contextlib.suppress(ImportError):  # the arm that needs it is recorded with the reason
-                importlib.import_module(LIBRARIES[arm])
     for package in (bench.workloads, bench.measures):
         with contextlib.suppress(ConfigError):  # a wrong plug-in is reported where the sweep is checked
             package.available()

@@ -1,0 +1,8 @@
+"""The library of LoRA."""
+
+import importlib
+
+from bench.runner.preload.common import no_device
+
+with no_device():
+    importlib.import_module("peft")
