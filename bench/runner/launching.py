@@ -25,6 +25,7 @@ from bench.errors import stop_with
 from bench.interrupts import status_of
 from bench.processes.process import first_line
 from bench.runner.resolve import Job
+from bench.runner.results import Results
 
 #: Hydra's own launcher, which stands for jobs in this process, and the one that runs them beside it.
 _BASIC, _LOCAL = "basic", "submitit_local"
@@ -59,22 +60,21 @@ class Launch:
         """Return whether the jobs run on machines whose devices are unknown here."""
         return self.launcher not in (_BASIC, _LOCAL)
 
-    def announce(self, jobs: Sequence[tuple[Job, Path]]) -> None:
-        """Print what is going to run and where to look; leave cells that several jobs have to the first of them.
-
-        Each job comes with its folder of records.
-        """
+    def announce(self, jobs: Sequence[tuple[Job, Results]]) -> None:
+        """Print what is going to run and where to look; leave cells that several jobs have to the first of them."""
         owners: dict[tuple[Path, str], int] = {}
-        for number, (job, root) in enumerate(jobs):
+        for number, (job, results) in enumerate(jobs):
             cells = [cell.cell_id(job.data_hash) for cell in job.cells]
-            shared = [cell for cell in cells if owners.setdefault((root.absolute(), cell), number) != number]
+            shared = [cell for cell in cells if owners.setdefault((results.root.absolute(), cell), number) != number]
             if shared:
                 folder = self.folder / str(number)
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / _SHARED).write_text(json.dumps(shared), encoding="utf-8")
         counts = f"{len(jobs)} job(s), {len(owners)} cell(s)"
         _report(f"{counts} go to {self.launcher}; they go on even if this process ends")
-        _report(f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(root) for _, root in jobs}))}")
+        _report(
+            f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(results.root) for _, results in jobs}))}"
+        )
 
     def run(self, config: DictConfig, jobs: Sequence[Sequence[str]], run_job: Callable[[DictConfig], None]) -> None:
         """Submit the jobs, each given by its words, and wait until all have ended.

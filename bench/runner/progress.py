@@ -53,11 +53,6 @@ class SweepProgress:
         first = self.errors[0].removesuffix(".")
         return f"{count}, the first: {first}; all are recorded, and the same command tries these again."
 
-    def timed(self, record: Record) -> None:
-        """Note how busy the machine was while a record was timed, if it was."""
-        if (factor := slowdown(record, best_calibrations_ms([record]))) is not None:
-            self._slowdowns.append(factor)
-
     def busy(self) -> str:
         """Return a sentence on the cells that were timed on a busy machine; empty if none was."""
         found = [factor for factor in self._slowdowns if factor > BUSY]
@@ -72,6 +67,13 @@ class SweepProgress:
     def interrupted(self) -> str:
         """Return what is recorded, for the sentence on an interrupt."""
         return f"{len(self._finished)} of {len(self._weights)} cells recorded; the same command goes on"
+
+    def recorded(self, cell: Cell, record: Record) -> None:
+        """Note that a cell is recorded, and how busy the machine was if it was timed."""
+        if (factor := slowdown(record, best_calibrations_ms([record]))) is not None:
+            self._slowdowns.append(factor)
+        text = named(record.measure).text(record) if record.status == "ok" else record.message
+        self.finish(cell, f"{record.status}: {text}", is_error=record.status == "error")
 
     def finish(self, cell: Cell, outcome: str, is_error: bool = False) -> None:
         """Note that a cell is recorded and print what came of it; once, where several jobs have the same cell."""

@@ -91,15 +91,15 @@ class Results:
         """Return the cells of a job without an answer; raises RecordError as :meth:`answer`."""
         return [cell for cell in job.cells if self.answer(cell, job.data_hash) is None]
 
-    def claim(self, cells: Sequence[Cell], data_hash: str) -> None:
-        """Keep other processes from measuring these cells as long as this one lives.
+    def claim(self, job: Job) -> None:
+        """Keep other processes from measuring the waiting cells of a job as long as this process lives.
 
         A claim is a locked byte of a hidden file, one for each cell, so that none is left behind by a kill. Where the
         file system has no locks there are no claims. Raises ConfigError: another process has claimed one of them.
         """
-        for cell in cells:
+        for cell in self.waiting(job):
             handle = _claims_of(self.root.absolute() / ".claims" / device_folder(_where(cell).device))
-            place = int(cell.cell_id(data_hash), 16) >> 2  # below 2 ** 62, the most that a file's offset may be
+            place = int(cell.cell_id(job.data_hash), 16) >> 2  # below 2 ** 62, the most that a file's offset may be
             try:
                 fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
             except OSError as error:

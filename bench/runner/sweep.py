@@ -8,7 +8,7 @@ A job on its way: words ``key=value``, configuration (:mod:`bench.runner.configu
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from bench.core.reading import user_path
 from bench.core.table import table_path, write_table
 from bench.errors import stop_with
 from bench.interrupts import on_interrupt
-from bench.measures import named, outcomes_of
+from bench.measures import Measure, named, outcomes_of
 from bench.processes.cluster import is_follower
 from bench.processes.process import remove_abandoned_temporaries
 from bench.protocol import Data, Outcome, Session
@@ -59,23 +59,22 @@ def run(words: Sequence[str]) -> None:
         config, jobs = composed(words)
         launch = Launch.of(config)
         work = checked([job_configuration(job) for job in jobs], launch.elsewhere)
-        tables = {table_path(results.root, job.experiment) for job, results in work}
         if launch.here:
             progress = run_jobs(work)
-            _name(tables)
+            _print_tables(work)
             if busy := progress.busy():
                 print(busy, file=sys.stderr)
             if failed := progress.failed():
                 stop_with(failed, status=1)
         else:
-            launch.announce([(job, results.root) for job, results in work])
+            launch.announce(work)
             launch.run(config, jobs, run_alone)
-            _name(tables)
+            _print_tables(work)
             launch.finish()
 
 
-def _name(tables: set[Path]) -> None:
-    for table in sorted(tables):
+def _print_tables(work: Sequence[Work]) -> None:
+    for table in sorted({table_path(results.root, job.experiment) for job, results in work}):
         if table.exists():
             print(f"table: {table}", file=sys.stderr)
 
@@ -119,7 +118,7 @@ def run_jobs(work: Sequence[Work]) -> SweepProgress:
     """
     prepare_processes(cell.method for job, _ in work for cell in job.cells)
     for job, results in work:
-        results.claim(results.waiting(job), job.data_hash)
+        results.claim(job)
         write_table(results.root, job.experiment)  # a kill may have left records that it lacks
     with contextlib.closing(SweepProgress([cell for job, _ in work for cell in job.cells])) as progress:
         on_interrupt(progress.interrupted)
@@ -130,24 +129,10 @@ def run_jobs(work: Sequence[Work]) -> SweepProgress:
 
 def run_job(job: Job, results: Results, progress: SweepProgress) -> None:
     """Measure the cells of a job that are not done yet and record them."""
-
-    def record(outcomes: Sequence[Outcome]) -> None:
-        for outcome, record in zip(outcomes, results.record(outcomes, job.data_hash, job.data), strict=True):
-            text = job.measure.text(record) if record.status == "ok" else record.message
-            progress.timed(record)
-            progress.finish(outcome.cell, f"{record.status}: {text}", is_error=record.status == "error")
-
     waiting = results.waiting(job)
-    possible = []
     for cell in job.cells:
         if cell not in waiting:
             progress.finish(cell, "done before")
-        elif reason := cell_unsupported(cell, job.data):
-            record([_refused(cell, reason)])
-        else:
-            possible.append(cell)
-    if not possible:
-        return
     session = Session(
         data=job.data,
         parallel=job.parallel or usable_processors(),
@@ -156,8 +141,27 @@ def run_job(job: Job, results: Results, progress: SweepProgress) -> None:
         upkeep=lambda cell: results.upkeep(cell, job.data_hash, job.resume),
         needs_rare=lambda cell: results.rare_times(cell) is None,
     )
-    for outcomes in outcomes_of(job.measure, possible, session):
-        record(outcomes)
+    for outcomes in _outcomes(job.measure, waiting, session):
+        for outcome, record in zip(outcomes, results.record(outcomes, job.data_hash, job.data), strict=True):
+            progress.recorded(outcome.cell, record)
+
+
+def _outcomes(measure: Measure, cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]]:
+    """Yield the outcomes of cells: first of those that cannot be measured, then of the others as they are ready."""
+    possible = []
+    for cell in cells:
+        reason = cell_unsupported(cell, session.data)
+        if not reason:
+            possible.append(cell)
+            continue
+        samples: dict[str, Any] = {}
+        if cell.compile and reason == compile_unsupported(cell.device):
+            samples["lacks"] = "compiler"
+        if isinstance(reason, Reason) and reason.reach:
+            samples["reach"] = reason.reach
+        yield [Outcome(cell, "unsupported", reason, {"samples": samples})]
+    if possible:
+        yield from outcomes_of(measure, possible, session)
 
 
 def cell_unsupported(cell: Cell, data: Data) -> str | None:
@@ -167,13 +171,3 @@ def cell_unsupported(cell: Cell, data: Data) -> str | None:
         model = workload.build()
     refusal = named(cell.measure).refusal(cell)
     return refusal or unsupported(cell, build_for(cell), model, workload.targets())
-
-
-def _refused(cell: Cell, reason: str) -> Outcome:
-    """Return the outcome of a cell that cannot be measured for this reason."""
-    samples: dict[str, Any] = {}
-    if cell.compile and reason == compile_unsupported(cell.device):
-        samples["lacks"] = "compiler"
-    if isinstance(reason, Reason) and reason.reach:
-        samples["reach"] = reason.reach
-    return Outcome(cell, "unsupported", reason, {"samples": samples})

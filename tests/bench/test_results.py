@@ -26,8 +26,9 @@ def a_layer(**changes):
     return a_cell(workload="linear", dataset="normal", workload_settings={}, **changes)
 
 
-def a_job(cell):
-    return Job(cell.experiment, named(cell.measure), (cell,), Data("normal"), HASH, parallel=1, resume=True)
+def a_job(*cells):
+    measure = named(cells[0].measure)
+    return Job(cells[0].experiment, measure, cells, Data("normal"), HASH, parallel=1, resume=True)
 
 
 def recorded(folder, cell, data="normal", columns=None, **changes):
@@ -116,7 +117,7 @@ def test_a_cell_is_claimed_by_one_process(tmp_path):
     """A claim keeps other processes away, another's keeps this one away, and a killed one leaves none."""
     cells = [a_cell(batch_size=2), a_cell(batch_size=4)]
     results = Results(tmp_path, reuse="exact")
-    results.claim(cells, "hash")
+    results.claim(a_job(*cells))
     [file] = [path for path in (tmp_path / ".claims").rglob("*") if path.is_file()]
     tried = subprocess.run(
         [sys.executable, "-c", LOCK, str(file), "now"], check=False, capture_output=True, stdin=subprocess.DEVNULL
@@ -124,7 +125,7 @@ def test_a_cell_is_claimed_by_one_process(tmp_path):
     assert b"BlockingIOError" in tried.stderr
 
     elsewhere = tmp_path / "other"
-    Results(elsewhere, reuse="exact").claim(cells[:1], "hash")
+    Results(elsewhere, reuse="exact").claim(a_job(cells[0]))
     [file] = [path for path in (elsewhere / ".claims").rglob("*") if path.is_file()]
     with file.open("r+b") as own:  # closing it gives up what this process has claimed in it
         fcntl.lockf(own, fcntl.LOCK_UN)
@@ -133,7 +134,7 @@ def test_a_cell_is_claimed_by_one_process(tmp_path):
     )
     assert holder.stdout.readline() == "held\n"
     with one_line(ConfigError, "results", elsewhere):
-        Results(elsewhere, reuse="exact").claim(cells[1:], "hash")
+        Results(elsewhere, reuse="exact").claim(a_job(cells[1]))
     holder.kill()
     holder.communicate()
-    Results(elsewhere, reuse="exact").claim(cells, "hash")
+    Results(elsewhere, reuse="exact").claim(a_job(*cells))
