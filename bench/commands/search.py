@@ -153,8 +153,8 @@ def run(settings: Sequence[str], seeds: str) -> None:
         ) from None
     with one_sentence(), configuration():
         words = checked_arguments(settings)
-        config, job_words = composed(words)
-        configs = [job_configuration(own) for own in job_words]
+        config, overrides = composed(words)
+        configs = [job_configuration(own) for own in overrides]
         for word in words:
             name, _, value = word.partition("=")
             if name == "seed" and len({own["seed"] for own in configs}) > 1:

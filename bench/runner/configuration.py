@@ -81,7 +81,7 @@ def _register_launchers() -> None:
 
 
 def composed(words: Sequence[str]) -> tuple[DictConfig, list[list[str]]]:
-    """Compose a sweep: its configuration without swept values, with Hydra's node, and the words of each job.
+    """Compose a sweep: its configuration without swept values, with Hydra's node, and the overrides of each job.
 
     A word with several values, as ``ratio=2,4``, replaces the experiment's axis. Raises ConfigError: an axis without
     values, with one twice, or of Hydra's own settings. HydraException, OmegaConfBaseException: words that cannot be
@@ -102,9 +102,9 @@ def composed(words: Sequence[str]) -> tuple[DictConfig, list[list[str]]]:
     return config, [list(job) for job in itertools.product(*choices)]
 
 
-def job_configuration(words: Sequence[str]) -> dict[str, Any]:
+def job_configuration(overrides: Sequence[str]) -> dict[str, Any]:
     """Compose the configuration of one job as plain containers, without Hydra's node."""
-    return plain(hydra.compose("config", list(words)))
+    return plain(hydra.compose("config", list(overrides)))
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -76,16 +76,16 @@ class Launch:
             f"logs: {self.folder / 'logs'}; records: {', '.join(sorted({str(results.root) for _, results in jobs}))}"
         )
 
-    def run(self, config: DictConfig, jobs: Sequence[Sequence[str]], run_job: Callable[[DictConfig], None]) -> None:
-        """Submit the jobs, each given by its words, and wait until all have ended.
+    def run(self, config: DictConfig, overrides: Sequence[Sequence[str]], job: Callable[[DictConfig], None]) -> None:
+        """Submit a job for each list of overrides, and wait until all have ended.
 
-        ``run_job`` is called with a job's configuration in the job's process. What keeps this process from submitting
+        ``job`` is called with its configuration, in its own process. What keeps this process from submitting
         all jobs, or from waiting for them, ends the program with one sentence.
         """
         context = HydraContext(GlobalHydra.instance().config_loader(), cast(Any, Callback()))
         try:
-            launcher = Plugins.instance().instantiate_launcher(context, run_job, config)
-            for ended in launcher.launch(jobs, initial_job_idx=0):
+            launcher = Plugins.instance().instantiate_launcher(context, job, config)
+            for ended in launcher.launch(overrides, initial_job_idx=0):
                 _ = ended.return_value  # raises what the job has raised
         except (Exception, KeyboardInterrupt) as error:
             self.finish(error)

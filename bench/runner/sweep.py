@@ -56,9 +56,9 @@ def run(words: Sequence[str]) -> None:
     """
     remove_abandoned_temporaries()
     with one_sentence(), configuration():
-        config, jobs = composed(words)
+        config, overrides = composed(words)
         launch = Launch.of(config)
-        work = checked([job_configuration(job) for job in jobs], launch.elsewhere)
+        work = checked([job_configuration(own) for own in overrides], launch.elsewhere)
         if launch.here:
             progress = run_jobs(work)
             _print_tables(work)
@@ -68,7 +68,7 @@ def run(words: Sequence[str]) -> None:
                 stop_with(failed, status=1)
         else:
             launch.announce(work)
-            launch.run(config, jobs, run_alone)
+            launch.run(config, overrides, run_alone)
             _print_tables(work)
             launch.finish()
 

@@ -73,6 +73,13 @@ def test_what_a_machine_lacked_is_tried_again_once_it_is_there(tmp_path, monkeyp
     assert (Results(tmp_path, "exact").answer(cell, HASH) is not None) is is_done
 
 
+def test_a_folder_that_was_read_before_has_what_is_recorded_since(tmp_path):
+    cell, results = a_layer(), Results(tmp_path, "exact")
+    assert results.answer(cell, HASH) is None
+    [record] = results.record([Outcome(cell)], HASH, Data("normal"))
+    assert results.answer(cell, HASH) == record == Results(tmp_path, "exact").answer(cell, HASH)
+
+
 def test_a_training_that_ran_out_of_time_goes_on(tmp_path):
     cell = a_training_cell()
     recorded(tmp_path, cell, "synthetic", status="timeout")
