@@ -34,7 +34,7 @@ def train(cell: Cell, workload: Workload, upkeep: Upkeep, report: Report) -> dic
 
 
 def train_cell(connection: Connection, cell: Cell, data: Data, upkeep: Upkeep) -> None:
-    """Train a cell; answers ``("progress", {step, steps, text})`` now and then, at last ``("done", columns)``."""
+    """Train a cell; answers ``("progress", {step, steps, at, text})`` now and then, at last ``("done", columns)``."""
     if serves_ranks(cell):
         relay(connection, cell, train_cell, data, upkeep, combine=lambda _, answers: answers[0])
         return
@@ -57,7 +57,7 @@ def _trained(cell: Cell, session: Session) -> Outcome:
     try:
         while "columns" not in (answer := process.answer()):
             share = answer["step"] / answer["steps"]
-            session.advance(cell, share - done)
+            session.advance(cell, share - done, answer["at"])
             done = share
             if answer["text"]:
                 session.note(cell, answer["text"])

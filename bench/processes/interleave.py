@@ -14,6 +14,7 @@ import functools
 import hashlib
 import itertools
 import random
+import statistics
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -130,10 +131,10 @@ def _time_together(
     timing = outcomes[0].cell.timing_settings
     launches = timing.get("launches", LAUNCHES)
 
-    def progress(outcome: Outcome, share: float) -> None:
+    def progress(outcome: Outcome, share: float, at: str = "") -> None:
         share = min(share / launches, 1.0 - shares[id(outcome)])
         shares[id(outcome)] += share
-        session.advance(outcome.cell, share)
+        session.advance(outcome.cell, share, at and f"launch {launch + 1} of {launches}, {at}")
 
     for outcome in outcomes:
         outcome.columns["samples"] = {"blocks": []}
@@ -159,7 +160,7 @@ def _launch(
     session: Session,
     launch: int,
     order: random.Random,
-    progress: Callable[[Outcome, float], None],
+    progress: Callable[..., None],
 ) -> None:
     """Start the arms, add blocks and times of rare events to their samples, and stop them."""
     arms: list[tuple[Outcome, CellProcess]] = []
@@ -171,11 +172,11 @@ def _launch(
             arms.append((outcome, CellProcess(serve, outcome.cell, session.data, timing["time_limit_s"])))
             if not at_once:
                 _note_ready(*arms[-1])
-                progress(outcome, 0.3)
+                progress(outcome, 0.3, "started")
         if at_once:
             for outcome, process in arms:
                 _note_ready(outcome, process)
-                progress(outcome, 0.3)
+                progress(outcome, 0.3, "started")
             for outcome, process in arms:  # what a step takes alone
                 if block := _ask(outcome, process, "block", _STEPS_ALONE):
                     outcome.columns["step_ms"] = min(block["ms"])
@@ -192,7 +193,9 @@ def _launch(
                 block = _ask(outcome, process, "block", calls_per_block(outcome.columns["step_ms"], timing))
                 if block is not None:
                     blocks[id(outcome)].append({"launch": launch, "block": number, **block})
-                progress(outcome, 0.6 / timing["blocks"])
+                again = " beyond the planned ones, since the machine was busy" if number >= timing["blocks"] else ""
+                median = f", {statistics.median(block['ms']):.3g} ms per step" if block else ""
+                progress(outcome, 0.6 / timing["blocks"], f"block {number + 1}{again}{median}")
             number += 1
         for outcome, process in arms:
             if outcome.status == "ok" and outcome.columns["rare_periods"] and session.needs_rare(outcome.cell):

@@ -294,13 +294,19 @@ class Outcome:
         self.status, self.message = failure.status, failure.message
 
 
+class Advance(Protocol):
+    """Takes note of work on a cell: the share of it just done, of 1 in all, and in words what it is at."""
+
+    def __call__(self, cell: Cell, share: float, at: str = "", /) -> None: ...
+
+
 @dataclass(frozen=True)
 class Session:
     """Resources with which a measure runs the cells of a job."""
 
     data: Data
     parallel: int  # processes at a time, where cells run side by side
-    advance: Callable[[Cell, float], None]  # to be called with a cell and the share of its work just done, 1 in all
+    advance: Advance
     note: Callable[[Cell, str], None]  # to be called with a cell and a line on how far it has come
     upkeep: Callable[[Cell], Any]  # where a cell keeps its checkpoint (:class:`bench.training.run.Upkeep`)
     needs_rare: Callable[[Cell], bool]  # whether a cell's rare events are to be timed, because no record has them yet

@@ -22,7 +22,8 @@ from bench.measures import named
 from bench.protocol.methods import available, default_settings
 from bench.runner.resolve import resolve_device
 from bench.runner.wording import axis_values, reworded
-from bench.workloads import config_sections
+from bench.workloads import available as workload_names
+from bench.workloads import config_sections, workload_class
 
 
 @contextmanager
@@ -84,8 +85,8 @@ def composed(words: Sequence[str]) -> tuple[DictConfig, list[list[str]]]:
     """Compose a sweep: its configuration without swept values, with Hydra's node, and the overrides of each job.
 
     A word with several values, as ``ratio=2,4``, replaces the experiment's axis. Raises ConfigError: an axis without
-    values, with one twice, or of Hydra's own settings. HydraException, OmegaConfBaseException: words that cannot be
-    read.
+    values, with one twice, or of Hydra's own settings; or a setting of another workload. HydraException,
+    OmegaConfBaseException: words that cannot be read.
     """
     given = OverridesParser.create().parse_overrides(list(words))
     config = hydra.compose(
@@ -98,8 +99,22 @@ def composed(words: Sequence[str]) -> tuple[DictConfig, list[list[str]]]:
             values[one.get_key_element()] = axis_values(one)
         elif not one.is_hydra_override():
             values[one.get_key_element()] = [one.get_value_element_as_str()]
+    _no_foreign_section([one.get_key_element() for one in given], values.get("workload") or [str(config.workload)])
     choices = [[f"{key}={value}" for value in own] for key, own in values.items()]
     return config, [list(job) for job in itertools.product(*choices)]
+
+
+def _no_foreign_section(keys: Sequence[str], workloads: Sequence[str]) -> None:
+    """Raise ConfigError if one of the keys sets a section that none of the workloads reads."""
+    sections = {kind.section: name for name in workload_names() if (kind := workload_class(name))}
+    own = [section for section, name in sections.items() if name in workloads]
+    for key in keys:
+        section = key.lstrip("+~").partition(".")[0]
+        if own and section in sections and section not in own:
+            raise ConfigError(
+                f"{key} is a setting of workload={sections[section]}, which this run has not; those of "
+                f"workload={','.join(workloads)} are {', '.join(f'{each}.*' for each in own)}."
+            )
 
 
 def job_configuration(overrides: Sequence[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""One progress bar for a whole sweep, with the time left; plain lines where there is no terminal."""
+"""One progress bar for a whole sweep, with the time left; without a terminal plain lines, one every half a minute."""
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -10,6 +11,9 @@ from bench.core.cell import Cell
 from bench.core.record import Record
 from bench.core.samples import BUSY, best_calibrations_ms, slowdown
 from bench.measures import named
+
+#: Without a terminal, a line says what a sweep is at when none was printed for so many seconds.
+SILENCE_S = 30.0
 
 
 class SweepProgress:
@@ -22,7 +26,8 @@ class SweepProgress:
         self._finished: set[str] = set()
         self.errors: list[str] = []  # of the cells that ended in one, a sentence each
         self._slowdowns: list[float] = []  # of the timed cells, by the calibration product
-        self._start = time.monotonic()
+        self._start = self._printed = time.monotonic()
+        self._at = ""
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -37,10 +42,34 @@ class SweepProgress:
         )
         self._task = self._bar.add_task(self._counter, total=sum(self._weights.values()))
         self._bar.start()
+        self._closed = threading.Event()
+        if not self._console.is_terminal:
+            threading.Thread(target=self._break_silence, daemon=True).start()
 
-    def advance(self, cell: Cell, share: float) -> None:
-        """Note that a share of a cell's work is done; the shares of a cell add up to 1 at most."""
+    def _break_silence(self) -> None:
+        while not self._closed.wait(min(1.0, SILENCE_S)):
+            if time.monotonic() - self._printed >= SILENCE_S:
+                self._print(f"{self._share()}{self._at}")
+
+    def _share(self) -> str:
+        """Return how much is done and about how long the rest takes, by what the cells are expected to cost."""
+        total, left = sum(self._weights.values()), sum(self._left.values())
+        done = 1.0 - left / total if total else 1.0
+        seconds = (time.monotonic() - self._start) * (1.0 / done - 1.0) if done > 0.01 else None
+        rest = "" if seconds is None else f", about {max(round(seconds / 60), 1):,} min left"
+        return f"{done:.0%} done{rest}"
+
+    def _print(self, text: str) -> None:
+        self._printed = time.monotonic()
+        minutes, seconds = divmod(int(self._printed - self._start), 60)
+        line = f"[{minutes:02d}:{seconds:02d}] {self._counter}  {text}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def advance(self, cell: Cell, share: float, at: str = "", /) -> None:
+        """Note that a share of a cell's work is done, and what it is at; the shares of a cell add up to 1 at most."""
         key = cell.to_json()
+        if at:
+            self._at = f"  {self._names[key]}{_target(cell)}  {at}"
         done = min(share * self._weights[key], self._left[key])
         self._left[key] -= done
         self._bar.advance(self._task, done)
@@ -93,17 +122,12 @@ class SweepProgress:
     def note(self, cell: Cell, text: str) -> None:
         """Print a line on a cell: how far it has come, or what came of it."""
         where = f"{'on' if named(cell.measure).on_device else 'for'} {cell.device}"
-        minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
-        self._console.print(
-            f"[{minutes:02d}:{seconds:02d}] {self._counter}  {cell.experiment} batch {cell.batch_size} {where}  "
-            f"{self._names[cell.to_json()]}{_target(cell)}  {text}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        name = f"{self._names[cell.to_json()]}{_target(cell)}"
+        self._print(f"{cell.experiment} batch {cell.batch_size} {where}  {name}  {text}")
 
     def close(self) -> None:
         """Take the bar down."""
+        self._closed.set()
         self._bar.stop()
 
 

@@ -357,7 +357,10 @@ class TrainingRun:
 
     def _report(self, text: str) -> None:
         self._reported = time.monotonic()
-        self.report({"step": self.at.step, "steps": self.total_steps, "text": text})
+        at = f"step {self.at.step:,} of {self.total_steps:,}"
+        if self.at.loss_steps:
+            at += f", loss {float(self.at.loss_sum) / self.at.loss_steps:.4g}"
+        self.report({"step": self.at.step, "steps": self.total_steps, "at": at, "text": text})
 
     def columns(self) -> dict[str, Any]:
         """Return the record's columns after the last step, and its samples."""

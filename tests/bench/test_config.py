@@ -1,6 +1,7 @@
 """From a configuration to cells: every wrong value is one sentence with field, value and what is allowed."""
 
 import math
+import re
 import shlex
 
 import pytest
@@ -14,7 +15,7 @@ from bench.core.identity import identity
 from bench.data.corpus import DataError
 from bench.errors import CONF
 from bench.protocol.methods import ConfigError
-from bench.runner.configuration import configuration
+from bench.runner.configuration import composed, configuration
 from bench.runner.resolve import FIELDS, resolve, resolve_device
 from bench.workloads import config_sections
 from bench.workloads.encoder import EncoderSettings
@@ -217,3 +218,24 @@ def test_defaults_of_the_file_are_the_paper_s_model():
     model = {**config_sections()["model"], "sequence_length": file["sequence_length"], "classes": 3}
     assert EncoderSettings(**model) == EncoderSettings()
     assert dense.Settings().lr == 5e-5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["workload=teacher", "model.width=512"],
+            "model.width is a setting of workload=encoder, which",
+        ),
+        (["workload=teacher", "+text.other=1"], "text.other is a setting of workload=text"),
+        (["workload=teacher,text", "text.width=64", "teacher.width=32,64"], ""),
+        (["model.width=32"], ""),
+    ],
+)
+def test_a_setting_of_another_workload_is_refused(words, said):
+    with configuration():
+        if not said:
+            composed(["experiment=steps", *words])
+            return
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            composed(["experiment=steps", *words])

@@ -1,6 +1,7 @@
 """Interleaving: arms alive together take turns, and one that fails takes no other with it."""
 
 import itertools
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -80,14 +81,19 @@ def outcomes_of(mib=1.0, device="cpu", compile=False, **timing):
     return [Outcome(cell, columns={"peak_memory_predicted_mib": mib}) for cell in cells]
 
 
-def session(advance=lambda cell, share: None, needs_rare=lambda cell: True, note=pytest.fail):  # noqa: ARG005
+def session(advance=lambda cell, share, at="": None, needs_rare=lambda cell: True, note=pytest.fail):  # noqa: ARG005
     return Session(Data(), 2, advance, note=note, upkeep=pytest.fail, needs_rare=needs_rare)
 
 
 def timed(outcomes, needs_rare=lambda cell: True, note=pytest.fail):  # noqa: ARG005
     """Time the outcomes and return them by arm; whatever happens, each arm's shares of progress add up to 1."""
     shares = defaultdict(list)
-    time_cells(outcomes, time_cell, session(lambda cell, share: shares[cell.arm].append(share), needs_rare, note=note))
+
+    def advance(cell, share, at=""):
+        shares[cell.arm].append(share)
+        assert re.fullmatch(r"(launch \d of \d, (started|block \d( beyond .*)?(, [\d.e+-]+ ms per step)?))?", at)
+
+    time_cells(outcomes, time_cell, session(advance, needs_rare, note=note))
     found = {outcome.cell.arm: outcome for outcome in outcomes}
     assert {arm: sum(parts) for arm, parts in shares.items()} == pytest.approx(dict.fromkeys(found, 1.0))
     return found

@@ -4,6 +4,7 @@ import functools
 import json
 import shutil
 import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,17 @@ def test_a_cell_that_several_jobs_share_counts_once(capsys):
     assert [line.split("]")[1].split("  ")[0].strip() for line in lines] == ["1/2 cells", "2/2 cells"]
     assert "ok: first" in lines[0]
     assert "ok: last" in lines[1]
+
+
+def test_without_a_terminal_long_work_says_what_it_is_at(capsys, monkeypatch):
+    monkeypatch.setattr("bench.runner.progress.SILENCE_S", 0.05)
+    cell = a_cell()
+    progress = SweepProgress([cell, a_cell(batch_size=64)])
+    progress.advance(cell, 0.5, "step 50 of 100, loss 0.25")
+    time.sleep(0.4)
+    progress.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 9
+    share = 0.5 * progress._weights[cell.to_json()] / sum(progress._weights.values())
+    assert all(line.endswith(f"{cell.arm}  step 50 of 100, loss 0.25") for line in lines)
+    assert f"0/2 cells  {share:.0%} done, about 1 min left" in lines[0]
