@@ -34,7 +34,7 @@ class Results:
     """Records of one results folder that concern this machine's device.
 
     A folder of an experiment and device is read once, where it is first needed; records written here join those read.
-    Records that other processes write meanwhile are not seen, so they claim their cells (:meth:`claim`).
+    A record that another process writes later is not seen; :meth:`claim` keeps others from the cells of this one.
 
     ``reuse`` selects the records that count as done: ``exact``, ``config`` (older code too) or ``never``.
     """
@@ -94,12 +94,15 @@ class Results:
     def claim(self, job: Job) -> None:
         """Keep other processes from measuring the waiting cells of a job as long as this process lives.
 
+        A cell that another process has recorded since this folder was read no longer waits.
+
         A claim is a locked byte of a hidden file, one for each cell, so that none is left behind by a kill. Where the
         file system has no locks there are no claims. Raises ConfigError: another process has claimed one of them.
         """
         for cell in self.waiting(job):
             handle = _claims_of(self.root.absolute() / ".claims" / device_folder(_where(cell).device))
-            place = int(cell.cell_id(job.data_hash), 16) >> 2  # below 2 ** 62, the most that a file's offset may be
+            cell_id = cell.cell_id(job.data_hash)
+            place = int(cell_id, 16) >> 2  # below 2 ** 62, the most that a file's offset may be
             try:
                 fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
             except OSError as error:
@@ -109,6 +112,8 @@ class Results:
                     f"results is '{self.root}', where another process is measuring {cell.arm} of {cell.experiment}, "
                     f"batch {cell.batch_size}; wait until it has ended, or name another folder."
                 ) from None
+            if (path := self._folder(cell) / f"{cell_id}.json").exists():
+                self._beside(cell)[cell_id] = read(path)
 
     def upkeep(self, cell: Cell, data_hash: str, resume: bool) -> Upkeep:
         """Return the folder of a training run's checkpoint, and of the run whose stages are its first."""

@@ -80,6 +80,14 @@ def test_a_folder_that_was_read_before_has_what_is_recorded_since(tmp_path):
     assert results.answer(cell, HASH) == record == Results(tmp_path, "exact").answer(cell, HASH)
 
 
+def test_a_cell_that_another_process_has_recorded_before_it_is_claimed_is_done(tmp_path):
+    cell, results = a_layer(), Results(tmp_path, "exact")
+    assert results.waiting(a_job(cell)) == [cell]
+    recorded(tmp_path, cell)
+    results.claim(a_job(cell))
+    assert results.waiting(a_job(cell)) == []
+
+
 def test_a_training_that_ran_out_of_time_goes_on(tmp_path):
     cell = a_training_cell()
     recorded(tmp_path, cell, "synthetic", status="timeout")
