@@ -23,6 +23,7 @@ from figures.draw import bars, facts, style
 from figures.draw.captions import Caption
 from figures.draw.footnotes import Footnotes
 from figures.draw.layout import Paper, legend
+from figures.draw.lines import lines
 from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
@@ -380,8 +381,6 @@ def _draw_curves(page: ActivationsPage, table: pd.DataFrame, place: Paper, part:
     for axes in right:
         unit, scale = unit_of(timed.rename(columns={"value": time_column(page.per)}), page.per)
         timed[["value", "value_low", "value_high"]] *= scale
-        bounded = timed.dropna(subset=["value_low", "value_high"])
-        style.whiskers(axes, bounded["value_peak"], bounded["value_low"], bounded["value_high"])
         _curves(axes, timed, "value_peak", strokes)
         axes.set_xlabel(f"predicted peak on a {_DEVICES[page.kind]}, MiB")
         axes.set_ylabel(f"time per {page.per} on this device, {unit}")
@@ -403,10 +402,7 @@ def _strokes(arms: list[str]) -> dict[str, style.Stroke]:
 
 def _curves(axes: Any, points: pd.DataFrame, x: str, strokes: Mapping[str, style.Stroke]) -> None:
     """Draw a line per arm through the values of its points, on logarithmic axes."""
-    for arm, stroke in strokes.items():
-        line = points[points["arm"] == arm].sort_values([x, "value"])
-        if len(line):
-            axes.plot(line[x], line["value"], **stroke.look, linewidth=1.1, markersize=4)
+    lines(axes, points.sort_values([x, "value"]), x, "value", "arm", strokes, linewidth=1.1, markersize=4)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):

@@ -24,6 +24,7 @@ from figures.claims.rule import REACHES, Rule
 from figures.draw import training
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
+from figures.draw.lines import banded_line
 from figures.draw.style import stroke_handle
 from figures.frame import Records, each
 from figures.stats import cells
@@ -195,7 +196,7 @@ def draw_curves(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
         line = found[found["run"] == row.run]
         minutes = points[points["slot"] == row.slot].groupby("step")["seconds"].mean() / 60
         for axes, x in zip(panels, (line["step"], line["step"].map(minutes)), strict=True):
-            fig6.draw_run(axes, x, line, metric.name, strokes[row.run], markersize=3)
+            banded_line(axes, x, line, metric.name, strokes[row.run], markersize=3)
     for axes, words in zip(panels, ("steps", "minutes"), strict=True):
         training.label(axes, words, metric.axis, rows.empty)
         if rows.empty:

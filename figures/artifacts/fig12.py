@@ -38,6 +38,7 @@ from figures.columns import across, bounds_kinds, time_column, unit_of
 from figures.draw.captions import Caption
 from figures.draw.footnotes import Footnotes, has_failed
 from figures.draw.layout import INNER, panel_page
+from figures.draw.lines import lines as draw_lines
 from figures.draw.style import (
     DENSE_STROKE,
     INK,
@@ -48,7 +49,6 @@ from figures.draw.style import (
     stroke_handle,
     strokes,
     whisker_handles,
-    whiskers,
 )
 from figures.frame import Records
 from figures.stats import cells
@@ -214,20 +214,21 @@ _Lines = tuple[str, str, str, pd.DataFrame]
 def _quantities(page: Fig12Page, table: pd.DataFrame) -> Iterator[_Lines]:
     """Yield title, axis and unit of each quantity, with its lines.
 
-    Lines have the ``value`` in that unit; ``y``, ``low`` and ``high`` as drawn; ``over``, the ratio to dense's; and the
-    ``status`` that says why there is none.
+    Lines have the ``value`` in that unit; ``y``, ``y_low`` and ``y_high`` as drawn; ``over``, the ratio to dense's; and
+    the ``status`` that says why there is none.
     """
     why = {
         kind: table[[f"{kind}_status", f"{kind}_message"]].set_axis(["status", "message"], axis=1)
         for kind in ("time", *TARGETS)
     }
-    lines = table.assign(allocated_mib=np.nan, low=np.nan, high=np.nan)
+    lines = table.assign(allocated_mib=np.nan, y_low=np.nan, y_high=np.nan)
     (unit, scale), is_timed = unit_of(table, page.per), table["time_status"] != NOT_IN_GRID
     value, over = table[time_column(page.per)] * scale, table["time_over_dense"]
     middle = value.groupby([table["arm"], table["batch_size"]]).transform("median")
     y = over.mask(table["arm"] == DENSE, value / middle)
     times = lines.assign(value=value, over=over, y=y, **why["time"])
-    times[["low", "high"]] = table[["time_over_dense_low", "time_over_dense_high"]]
+    bounds = table[["time_over_dense_low", "time_over_dense_high"]]
+    times[["y_low", "y_high"]] = bounds.where(bounds.iloc[:, 0] < bounds.iloc[:, 1])
     yield "time", f"time per {page.per} / dense", unit, times[is_timed]
 
     reason = why["time"]
@@ -313,7 +314,7 @@ def _draw_panel(axes: Any, lines: pd.DataFrame, unit: str, looks: Mapping[str, S
     """Draw dense as a line, and a curve per arm with its crossovers; at the foot a line per arm for what is missing."""
     dense = lines[lines["arm"] == DENSE].dropna(subset="y")
     missing = lines[lines["y"].isna() & (lines["arm"] != DENSE)]
-    drawn = lines[["y", "low", "high", "allocated_mib"]].stack().dropna()
+    drawn = lines[["y", "y_low", "y_high", "allocated_mib"]].stack().dropna()
     if drawn.empty:
         nothing_drawn(axes, "nothing recorded")
     else:
@@ -337,9 +338,7 @@ def _draw_panel(axes: Any, lines: pd.DataFrame, unit: str, looks: Mapping[str, S
     for number, (arm, stroke) in enumerate(looks.items()):
         curve = lines[lines["arm"] == arm]
         drawn, lacking = curve.dropna(subset="y"), curve[curve["y"].isna()]
-        bounded = drawn[drawn["low"] < drawn["high"]]
-        whiskers(axes, bounded["ratio"], bounded["low"], bounded["high"])
-        axes.plot(drawn["ratio"], drawn["y"], linewidth=1.3, markersize=4, zorder=4, **stroke.look)
+        draw_lines(axes, drawn, "ratio", "y", "arm", {arm: stroke}, linewidth=1.3, markersize=4, zorder=4)
         held = curve.dropna(subset="allocated_mib")
         axes.plot(held["ratio"], held["allocated_mib"], **_ALLOCATED, color=stroke.colour, zorder=4)
         right, up, ha, va = _BESIDE_RING[min(number, len(_BESIDE_RING) - 1)]

@@ -15,6 +15,7 @@ from figures.columns import Format, readable
 from figures.draw import training
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
+from figures.draw.lines import lines
 from figures.draw.style import stroke_handle, strokes
 from figures.frame import each
 from figures.stats.metric import Score
@@ -94,11 +95,11 @@ def draw(page: Precisions, _: pd.DataFrame, caption: Caption) -> Figure:
         panels[0].axhline(metric.probe, color="0.4", linestyle=":", linewidth=0.8)
         place = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
         panels[0].annotate("probe", (0.01, metric.probe), fontsize=6.5, **place)
-    for line, runs in rows["finished"].items():
-        of_place = points[points["line"] == line].groupby("place")
-        means = of_place[["step", "value", "train_loss"]].mean()[of_place.size() == len(runs)]
-        for axes, name in zip(panels, ("value", "train_loss"), strict=True):
-            axes.plot(means["step"], means[name], linewidth=1.2, markersize=3, **looks[line].look)
+    of_place = points.groupby(["line", "place"])
+    means = of_place[["step", "value", "train_loss"]].mean().assign(runs=of_place.size()).reset_index()
+    means = means[means["runs"] == means["line"].map(rows["finished"].map(len))]  # of all seeds
+    for axes, name in zip(panels, ("value", "train_loss"), strict=True):
+        lines(axes, means, "step", name, "line", looks, linewidth=1.2, markersize=3)
     return paper.finish()
 
 

@@ -16,6 +16,7 @@ from figures.columns import readable
 from figures.draw import training
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
+from figures.draw.lines import banded_line
 from figures.draw.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
 from figures.frame import column, each
 from figures.stats.metric import score
@@ -111,15 +112,6 @@ def looks(study: Study) -> dict[str, Stroke]:
     return found
 
 
-def draw_run(axes: Any, x: Any, line: pd.DataFrame, name: str, stroke: Stroke, **style: Any) -> None:
-    """Draw a curve and its band."""
-    low, high = training.bounds_of(line, name)
-    axes.fill_between(x, low, high, color=stroke.colour, alpha=0.1, linewidth=0)
-    if len(line) == 1:  # a band without width would not show
-        axes.plot([*x] * 2, [*low, *high], color=stroke.colour, linewidth=0.8, alpha=0.5)
-    axes.plot(x, line[name], linewidth=1.4, **stroke.look, **style)
-
-
 def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the validation accuracy by epoch, a curve per arm."""
     metric, steps = study.metric, by_step(study)
@@ -135,7 +127,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
         continues = Arm.parse(row.arm).method == COMERA and row.has_target and study.searched is None
         style = {"markersize": 4.5, "markevery": slice(int(continues), None)}
         x = line["step" if steps else "epoch"]
-        draw_run(axes, x, line, metric.name, strokes[row.run], **style)
+        banded_line(axes, x, line, metric.name, strokes[row.run], **style)
     axes.margins(y=0.1)
     names, lengths = zip(*study.stages, strict=True)
     for number, end in enumerate(list(accumulate(lengths))[:-1] if per_epoch else []):

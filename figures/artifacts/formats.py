@@ -24,6 +24,7 @@ from figures.columns import readable
 from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
+from figures.draw.lines import lines
 from figures.frame import Records
 from figures.stats.searches import OWN, REPORTED, against, comparable, searched, worded
 
@@ -263,14 +264,10 @@ def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], 
         style.nothing_drawn(axes, "nothing recorded")
         return
     axes.set_xscale("log")
-    for arm, stroke in looks.items():
-        line = table[table["arm"] == arm].sort_values(cost)
-        if line.empty:
-            continue
-        axes.plot(line[cost], line["test_loss"], markersize=4.5, **stroke.look)
-        style.whiskers(axes, line[cost], line["test_loss_low"], line["test_loss_high"])
-        if arm == DENSE:
-            axes.axhline(line["test_loss"].iloc[0], **DENSE_LINE)
+    points = table.sort_values(cost)
+    lines(axes, points, cost, "test_loss", "arm", looks, markersize=4.5)
+    for loss in points.loc[points["arm"] == DENSE, "test_loss"].head(1):
+        axes.axhline(loss, **DENSE_LINE)
     lows, highs = table["test_loss_low"], table["test_loss_high"]
     is_wide = lows.min() > 0 and highs.max() > _WIDE * lows.min()
     if is_wide:

@@ -16,6 +16,7 @@ from figures.artifact import Artifact
 from figures.columns import readable
 from figures.draw.captions import Caption
 from figures.draw.layout import Paper, legend
+from figures.draw.lines import lines
 from figures.draw.style import FAINT, INK, stroke_handle, strokes
 from figures.frame import Records
 from figures.text import one_line
@@ -126,9 +127,8 @@ def draw(page: frame.Page, table: pd.DataFrame, caption: Caption) -> Figure:
     for place, (_, _, part) in enumerate(rows):
         median = 100 * part["error"].median()
         axes.plot([median, median], [place - 0.32, place + 0.32], color=INK, linewidth=1.2, zorder=2)
-        for batch, error in zip(part["batch_size"], part["error"], strict=True):
-            look = {**points, **batches[batch].dots, "markeredgewidth": 0.8}
-            axes.plot([100 * error], [place], zorder=3, **look)
+        errors = part.assign(place=place, percent=100 * part["error"])
+        lines(axes, errors, "percent", "place", "batch_size", batches, zorder=3, markeredgewidth=0.8, **points)
     widest = max(limit, 100 * table["error"].abs().max())
     axes.set_xlim(-1.15 * widest, 1.15 * widest)
     axes.set_ylim(len(rows) - 0.5, -0.5)

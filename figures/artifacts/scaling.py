@@ -14,7 +14,8 @@ from figures.columns import across, bounds_kinds, readable
 from figures.draw import facts
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
-from figures.draw.style import nothing_drawn, number_axis, stroke_handle, strokes, whisker_handles, whiskers
+from figures.draw.lines import lines
+from figures.draw.style import nothing_drawn, number_axis, stroke_handle, strokes, whisker_handles
 from figures.frame import TIMING, Page, Records
 from figures.stats.time_values import step_columns
 from figures.text import bounds, pairing
@@ -92,9 +93,7 @@ def draw(_: Page, table: pd.DataFrame, caption: Caption) -> Figure:
     if timed.empty:
         nothing_drawn(axes, "nothing measured")
         return paper.finish()
-    for arm, line in timed.groupby("arm"):
-        axes.plot(line["link_mbit"], line["step_ms"], linewidth=1.2, markersize=4.5, **looks[arm].look)
-        whiskers(axes, line["link_mbit"], line["step_ms_low"], line["step_ms_high"])
+    lines(axes, timed, "link_mbit", "step_ms", "arm", looks, linewidth=1.2, markersize=4.5)
     axes.set(xscale="log", yscale="log", xlabel="rate of the link, Mbit/s", ylabel="time of a step, ms")
     rates = sorted(set(timed["link_mbit"]))
     axes.set_xticks(rates, ["no limit" if rate == _NO_LIMIT else f"{rate:,g}" for rate in rates])

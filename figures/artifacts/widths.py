@@ -17,6 +17,7 @@ from figures.columns import bounds_kinds, readable
 from figures.draw import style
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
+from figures.draw.lines import lines
 from figures.frame import Page, Records
 from figures.stats import cells
 from figures.stats.time_values import ratio_columns, step_columns
@@ -104,10 +105,7 @@ def draw(_: Page, table: pd.DataFrame, caption: Caption) -> Figure:
         return paper.finish()
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    for arm, line in best.groupby("arm"):
-        axes.plot(line["width"], line["best_dense_over_arm"], markersize=4, **looks[arm].look)
-        low, high = (line[f"best_dense_over_arm_{end}"] for end in ("low", "high"))
-        style.whiskers(axes, line["width"], low, high)
+    lines(axes, best, "width", "best_dense_over_arm", "arm", looks, markersize=4)
     axes.axhline(1.0, color=style.INK, linewidth=0.8)
     style.number_axis(axes.xaxis, FixedLocator(sorted(set(table["width"]))))
     low, high = axes.get_ylim()

@@ -151,9 +151,3 @@ def label(axes: Any, x: str, y: str, is_empty: bool) -> None:
     axes.set_ylabel(y, fontsize=8)
     if is_empty:
         nothing_drawn(axes, "no finished run")
-
-
-def bounds_of(table: pd.DataFrame, name: str) -> list[pd.Series]:
-    """Return the bounds of a column, which are its values where there are none."""
-    values = table[name].astype(float)
-    return [table[f"{name}_{end}"].astype(float).fillna(values) for end in ("low", "high")]
