@@ -15,7 +15,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,15 +24,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, LogLocator
 
-from bench.core.cell import Arm
-from bench.core.intervals import Estimate
 from figures import frame
 from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm
 from figures.artifact import Artifact
 from figures.artifacts.fig1 import among
-from figures.claims.claims import Claim, Finding, Judgement, Outcome, undecided, untested
-from figures.claims.ratio import ON_CPU, not_fp32, not_full_size
-from figures.claims.rule import Rule
+from figures.claims.growth import GROWTH
 from figures.columns import across, bounds_kinds, time_column, unit_of
 from figures.draw.captions import Caption
 from figures.draw.footnotes import Footnotes, has_failed
@@ -55,8 +50,7 @@ from figures.stats import cells
 from figures.stats.cells import TARGETS
 from figures.stats.sizes import FULL_SIZE_PARAMETERS, reach_of
 from figures.stats.time_values import ratio_columns
-from figures.text import NOT_IN_GRID, significant, unpaired, with_bounds
-from figures.times import ratios
+from figures.text import NOT_IN_GRID, significant
 
 EXPERIMENTS = ("ratios", "ratios_memory")
 
@@ -362,85 +356,6 @@ def _draw_panel(axes: Any, lines: pd.DataFrame, unit: str, looks: Mapping[str, S
             note(axes, f"{arm}: {reach}", (ratio, height), shift, ha=ha, **look)
 
 
-#: Fewer ratios say nothing about a curve; the smallest one must come this near to 1.
-_FEWEST, _NEAR = 4, 2.0
-
-#: How much faster than dense still counts as no faster, near the limit.
-MARGIN = 0.1
-
-
-def _grows_and_vanishes(curve: Mapping[float, Estimate]) -> tuple[bool, bool, str]:
-    """Return whether the speed-up grows and whether it vanishes, with words for what it does instead."""
-    spans = {ratio: one.span for ratio, one in curve.items()}
-    first, last = min(spans), max(spans)
-    pairs = itertools.combinations(spans, 2)
-    falls = [(left, right) for left, right in pairs if spans[left][0] > spans[right][1]]
-    grows = spans[last][0] > spans[first][1] and not falls
-    (low, high), value, words = spans[first], f"{curve[first].value:.3g}x", []
-    if falls:
-        words.append("surely lower at ratio {1:g} than at {0:g}".format(*falls[0]))
-    elif not grows:
-        words.append(f"not surely higher at ratio {last:g} than at {first:g}")
-    if low > 1 + MARGIN:
-        words.append(f"still {value} at ratio {first:g}")
-    elif low > 1:
-        words.append(f"within the margin of {MARGIN:.0%} at ratio {first:g}, {value}")
-    elif high < 1:
-        words.append(f"slower than dense at ratio {first:g}, {value}")
-    return grows, low <= 1 + MARGIN, " and ".join(words)
-
-
-def _judge(_claim: Claim, page: Fig12Page, _table: Any, fair: bool) -> Judgement:
-    """Judge the speed-up over dense, or for a ``fair`` comparison over the form of dense that takes least."""
-    runs = page.runs[[*CELL, "ratio", "times"]]
-    is_form = runs["arm"].map(lambda arm: Arm.parse(arm).method) == DENSE
-    rivals = runs[(runs["arm"] == DENSE) | fair & is_form]
-    names = [DENSE, *sorted({*rivals["arm"]} - {DENSE})]
-    if fair and names == [DENSE]:
-        return untested("No stronger form of dense is recorded.")
-
-    curves: dict[int, dict[float, Estimate]] = {}
-    ours = runs.loc[runs["arm"] == COMERA, ["batch_size", "beside", "times"]]
-    pairs = rivals.merge(ours, on=["batch_size", "beside"])
-    for (batch, ratio), job in frame.groups(pairs, ["batch_size", "beside"]):
-        if known := [one for one in ratios(job["times_x"], job["times_y"]) if one is not None]:
-            curves.setdefault(batch, {})[ratio] = min(known, key=lambda one: one.value)
-    graph = "on" if page.toggles.cuda_graph else "off"
-    where = "on a CPU" if page.kind == "cpu" else f"on CUDA, CUDA Graph {graph}"
-    found, usable = [], {}
-    for batch, curve in curves.items():
-        numbers = [
-            f"{with_bounds(one, unit='x')} at ratio {ratio:g}{', unpaired' * unpaired(one)}"
-            for ratio, one in curve.items()
-        ]
-        heading = f"{' or '.join(names)} / comera, time, batch {batch}, {where}"
-        found.append(Finding(heading, ", ".join(numbers)))
-        bounded = all(one.low is not None and one.high is not None for one in curve.values())
-        if bounded and len(curve) >= _FEWEST and min(curve) <= _NEAR:
-            usable[batch] = _grows_and_vanishes(curve)
-
-    asked = f"{_FEWEST} ratios with bounds at one batch size, the smallest at most {_NEAR:g}"
-    reasons = (
-        ON_CPU if page.kind == "cpu" and len(runs) else "",
-        "" if curves else "No pair of finished cells to compare.",
-        not_fp32(page),
-        not_full_size(page),
-        "" if usable else f"It takes {asked}.",
-    )
-    if reason := undecided(reasons, found):
-        return reason
-    grows = sum(grown for grown, _, _ in usable.values())
-    vanishes = sum(vanished for _, vanished, _ in usable.values())
-    why = f"It grows at {grows} of {len(usable)} batch sizes and vanishes at {vanishes}"
-    why += "".join(f"; batch {batch}: {words}" for batch, (_, _, words) in usable.items() if words)
-    batches = sorted(set(runs["batch_size"]))
-    if missing := [str(batch) for batch in batches if batch not in usable]:
-        why += f"; too few ratios at batch {', '.join(missing)}"
-    outcome: Outcome = "partly" if grows else "not reproduced"
-    whole = grows == vanishes == len(batches)
-    return Judgement("reproduced" if whole else outcome, f"{why}.", found)
-
-
 ARTIFACT = Artifact(
     name="fig12",
     summary="time per epoch, peak memory and FLOPs against the compression of the whole model, beside dense; "
@@ -453,17 +368,5 @@ ARTIFACT = Artifact(
     shown=shown,
     about=about,
     draw=draw,
-    rules=(
-        Rule(
-            "ratio-monotone",
-            "epoch time of dense / comera, by ratio: surely higher at the largest than at the smallest, nowhere surely "
-            "falling, and at the smallest not surely > 1 + tolerance",
-            device="cuda",
-            tolerance=MARGIN,
-            unit="x",
-            judge=partial(_judge, fair=False),
-            fair=partial(_judge, fair=True),
-            fair_quantity="the same of the form of dense that takes least / comera",
-        ),
-    ),
+    rules=(GROWTH,),
 )
