@@ -81,7 +81,7 @@ class Fig10Page(fig1.Fig1Page):
     @property
     def parameters_by_arm(self) -> dict[str, int]:
         """Return the parameters of each arm's model."""
-        return dict(self.df.dropna(subset="parameters").set_index("arm")["parameters"].astype(int))
+        return {one.arm: one.parameters for one in frame.each(self.df[self.df["parameters"] > 0])}
 
 
 def select(records: Records) -> list[Fig10Page]:
