@@ -29,7 +29,7 @@ from figures.documents import filled
 from figures.ledger.judging import claims_of, judge
 from figures.ledger.pages import to_csv, to_markdown_page, to_text
 from figures.redraw import Contents, draw_all, not_drawn
-from figures.registry import artifacts
+from figures.registry import artifacts, by_name
 from figures.text import InputError
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
@@ -46,7 +46,7 @@ class FiguresParser(argparse.ArgumentParser):
 
 def _epilog() -> str:
     lines = ["figures and tables:"]
-    for name, artifact in artifacts().items():
+    for name, (artifact, *_) in by_name().items():
         summary = textwrap.shorten(artifact.summary.partition(";")[0], 96, placeholder=" …")
         lines.append(f"  {name:<20} {summary}")
     return (
@@ -149,21 +149,22 @@ def _write(files: Mapping[str, bytes], arguments: argparse.Namespace) -> list[Pa
 
 def draw(arguments: argparse.Namespace) -> None:
     """Read, draw, then write and print; whatever is wrong with the input stops it before anything is written."""
-    everything, name, experiment = artifacts(), arguments.figure, arguments.experiment
-    if name not in everything:
-        raise InputError(f"figure is {name!r}; available: {', '.join(everything)}.")
-    artifact = everything[name]
+    available, name, experiment = by_name(), arguments.figure, arguments.experiment
+    if name not in available:
+        raise InputError(f"figure is {name!r}; available: {', '.join(available)}.")
+    parts = available[name]
     if experiment is not None:
         if not re.fullmatch(r"[\w-]+", experiment):
             raise InputError(f"--experiment is {experiment!r}; allowed: letters, digits, - and _.")
-        artifact = artifact.for_experiment(experiment)
-    root = _folder(arguments)
-    records = artifact.of(frame.load(root, (*artifact.experiments, *artifact.lenders)))
+        parts = [part.for_experiment(experiment) for part in parts]
+    root, artifact = _folder(arguments), parts[0]
+    records = frame.load(root, [one for part in parts for one in (*part.experiments, *part.lenders)])
     folders = " or ".join(f"{name}/" for name in artifact.experiments)
-    if records.empty:
+    if all(part.of(records).empty for part in parts):
         kind = {"train": "training record", "run": "timed record"}.get(artifact.measure or "", "record")
         raise InputError(f"{root}: no {kind} below {folders}; make some with: {artifact.command}.")
-    pages = artifact.render(records, claims_of(everything.values()))
+    claims = claims_of(artifacts().values())
+    pages = [page for part in parts for page in part.render(records, claims)]
     if not pages:
         shown = f"is one that {artifact.name} shows; make some with: {artifact.command}"
         raise InputError(f"{root}: no record below {folders} {shown}.")

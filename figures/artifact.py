@@ -41,13 +41,14 @@ class Artifact(Generic[S]):
     """A figure or table that can be asked for by name; any module of ``figures/artifacts`` is an example.
 
     Args:
-        name: by which it is asked for; its files begin with it.
+        name: by which it is asked for, unless it is a part of another; its files begin with it.
         summary: what it shows, as ``--help`` says it.
         experiments, measure: whose records it is made of (its own is the first, others may lend it records), and their
             measure; None for any.
         lenders: experiments whose records it has too, whatever their measure and whichever experiment is asked for.
         made_by: the command that makes its records; by default that of its own experiment.
         order: its place among all; those of the same place stand by name.
+        part_of: the figure or table by whose name it is asked for, in place of its own; its files keep its own name.
         select: from a frame of the records of its experiments to one page each, such as one per device.
         table: of a page, with the columns of its CSV; how they are written is in :data:`figures.columns.FORMATS`.
         shown: the part of the table that people read, as strings; by default all columns of a known format.
@@ -68,6 +69,7 @@ class Artifact(Generic[S]):
     lenders: tuple[str, ...] = ()
     made_by: str = ""
     order: int = 1000
+    part_of: str = ""
     select: Callable[[Records], Sequence[S]]
     table: Callable[[S], pd.DataFrame]
     shown: Callable[[S, pd.DataFrame], pd.DataFrame] | None = None

@@ -31,3 +31,17 @@ def artifacts() -> dict[str, Artifact[Any]]:
     Raises ArtifactError for a plug-in that cannot be imported, is no artifact, or has a name that is taken.
     """
     return {one.name: one for one in sorted(_REGISTRY.all().values(), key=lambda one: (one.order, one.name))}
+
+
+def by_name() -> dict[str, list[Artifact[Any]]]:
+    """All names that can be asked for, each with the artifact and then its parts.
+
+    Raises ArtifactError as :func:`artifacts`, and for a part of nothing.
+    """
+    everything = artifacts().values()
+    found = {one.name: [one] for one in everything if not one.part_of}
+    for one in (one for one in everything if one.part_of):
+        if one.part_of not in found:
+            raise ArtifactError(f"part_of of {one.name} is {one.part_of!r}; allowed: {', '.join(found)}.")
+        found[one.part_of].append(one)
+    return found

@@ -10,6 +10,7 @@ import grimp
 import pytest
 
 from bench.__main__ import COMMANDS
+from figures.registry import by_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("comera", "baselines", "bench", "figures")
@@ -78,9 +79,10 @@ def test_a_class_name_occurs_once() -> None:
     [
         (lambda: len([*(ROOT / "bench" / "conf").rglob("*.yaml")]), 60),
         (lambda: len([*FLAT.glob("[!_]*.py")]), 22),
+        (lambda: len(by_name()), 22),
         (lambda: len(COMMANDS), 8),
     ],
-    ids=["YAML files", "modules of figures", "commands"],
+    ids=["YAML files", "modules of figures", "names of figures", "commands"],
 )
 def test_there_are_no_more_than_one_can_look_over(counted, most) -> None:
     assert 0 < counted() <= most

@@ -169,7 +169,8 @@ RULES = (
 BARS: Artifact[Any] = replace(
     fig1.ARTIFACT,
     name="fig10",
-    summary="time per step and peak memory of the full CodeBERT-like model; an image per device and phase",
+    summary="time per step and peak memory of the full CodeBERT-like model, and its held-out loss; an image per device "
+    "and phase",
     experiments=EXPERIMENTS,
     lenders=(),
     made_by="make reproduce-fig10",
@@ -229,6 +230,7 @@ def _judge_curve(_: Claim, study: Study, __: Any) -> Judgement:
 
 CURVES = Artifact(
     name="fig10_loss",
+    part_of="fig10",
     summary="held-out loss by step and by time, dense against CoMERA in two phases; an image per device and dataset",
     experiments=("code_phases",),
     lenders=PROBES,

@@ -115,7 +115,7 @@ _POINTS, _NCE = MARGINS.values()
 
 RIVALS: Artifact[Study] = Artifact(
     name="table_dlrm",
-    summary="accuracy, AUC, normalised cross entropy and size of DLRM's arms; a table per device and log",
+    summary="accuracy, AUC, normalised cross entropy and size of DLRM's arms, also in FP8; a table per device and log",
     experiments=(EXPERIMENT,),
     measure="train",
     made_by="make reproduce-table-dlrm",
@@ -173,6 +173,7 @@ def judge_fp8(_: Claim, page: precisions.Precisions, __: Any) -> Judgement:
 
 PRECISIONS: Artifact[precisions.Precisions] = Artifact(
     name="table_dlrm_fp8",
+    part_of="table_dlrm",
     summary="what DLRM's arms reach in FP32, BF16 and FP8's products; a table per device and log",
     experiments=("table_dlrm_fp8",),
     measure="train",

@@ -57,7 +57,7 @@ def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
 
 SIZES_AND_SCORES = Artifact(
     name="table_mnli",
-    summary="accuracy with its bounds, size and compression of dense, early and late stages, beside the published; "
+    summary="accuracy, size and ranks of dense, early and late stages, beside the published accuracy; "
     "a table per device and dataset",
     order=130,
     **training.OF_STUDIES_AND_BED,
@@ -140,6 +140,7 @@ def ranks_about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
 
 RANKS = Artifact(
     name="table_ranks",
+    part_of="table_mnli",
     summary="ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
     order=140,
     **training.OF_STUDIES_AND_BED,

@@ -7,10 +7,11 @@ from pathlib import Path
 import made_up
 import pytest
 from made_up import epochs, failed, record, stages_of_accuracy, timed
-from pages import ARTIFACTS, redrawn, refused
+from pages import redrawn, refused
 
 from bench.core.record import SCHEMA_VERSION, Record, path_of, write
 from figures.__main__ import main
+from figures.registry import by_name
 
 Prepare = Callable[[Path], object]
 
@@ -101,7 +102,7 @@ def test_records_that_cannot_be_read_are_one_sentence(
         (["fig1", "--experiment", "clicks"], of(record()), "no record below clicks/; make"),
         (["fig1", "--experiment", "accuracy"], of(*stages_of_accuracy()), "no record below accuracy/ is one that fig1"),
         (["plans"], of(record(experiment="contraction")), "no record below contraction/"),
-        (["table_ranks"], of(made_up.trained(samples={}, stored_mib=1.0)), "needs its learning curve"),
+        (["table_mnli"], of(made_up.trained(samples={}, stored_mib=1.0)), "needs its learning curve"),
         (["table_mnli"], of(made_up.trained(config_json="{}")), "needs training.stages"),
     ],
 )
@@ -158,7 +159,7 @@ def test_help_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert stop.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert all(word in text for word in (*ARTIFACTS, "--records", "--out", "--experiment", "results/local"))
+    assert all(word in text for word in (*by_name(), "--records", "--out", "--experiment", "results/local"))
 
 
 def test_folders_default_to_local_and_follow_the_records(
@@ -179,8 +180,10 @@ def test_another_experiment_is_shown_alone_under_its_own_names(
     write([*stages_of_accuracy(), *small], tmp_path / "records")
     arguments = ["table_mnli", "--records", str(tmp_path / "records"), "--experiment"]
     assert main([*arguments, "accuracy_small", "--out", str(tmp_path / "out")]) == 0
-    stem = "table_mnli-made-up-cpu-2-threads-synthetic-accuracy-small"
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{stem}.md", f"{stem}.csv"}
+    names = [f"{table}-made-up-cpu-2-threads-synthetic-accuracy-small" for table in ("table_mnli", "table_ranks")]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"{name}.{end}" for name in names for end in ("md", "csv")
+    }
     assert "sst2" not in capsys.readouterr().out
 
 
