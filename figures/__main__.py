@@ -27,7 +27,7 @@ from bench.errors import KILLED, ConfigError, unwritten
 from figures import frame
 from figures.documents import filled
 from figures.ledger.judging import claims_of, judge
-from figures.ledger.pages import to_csv, to_markdown_page, to_text
+from figures.ledger.pages import to_csv, to_details, to_lines, to_markdown_page, to_text
 from figures.redraw import Contents, draw_all, not_drawn
 from figures.registry import artifacts, by_name
 from figures.text import InputError
@@ -63,8 +63,8 @@ modules of your own that register figures. An example: python -m figures fig1 --
 COMMANDS = {
     "draw": """Draw a figure or table of the paper from records and print the same as a table, with a verdict
 on every published claim it touches. Nothing is measured here.""",
-    "claims": """Print every claim published about the method with what decides it and what the records say:
-reproduced, partly, not reproduced, or not tested here, and why. Nothing is measured here.""",
+    "claims": """Print a line per claim published about the method: reproduced, partly, not reproduced, or not
+tested here. With --all, or the names of claims, also what decides it and why. Nothing is measured here.""",
     "explore": """Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the
 command behind each point. Nothing is measured here, and the page loads nothing.""",
     "all": """Draw every figure and table there are records of, in parallel, and write them.
@@ -94,7 +94,9 @@ def _parser(program: str) -> FiguresParser:
     option("--experiment", metavar="NAME", help=whose)
     option("--png", action="store_true", help="write the picture as a PNG too; one that is there is always drawn anew")
     option = commands["claims"].add_argument
-    option("--format", choices=FORMATS, default="text", help="text of 120 columns by default")
+    option("claim", metavar="CLAIM", nargs="*", help="print rule, reason and numbers of these claims")
+    option("--all", action="store_true", help="print rule, reason and numbers of every claim")
+    option("--format", choices=FORMATS, default="text", help="text of 100 columns by default; the others hold all")
     model = "predictions for a model of your own, written by python -m bench advise --html"
     commands["explore"].add_argument("--model", metavar="FILE", type=Path, help=model)
     either = commands["all"].add_mutually_exclusive_group()
@@ -228,7 +230,13 @@ def fill_documents(arguments: argparse.Namespace) -> int:
 
 def claims(arguments: argparse.Namespace) -> None:
     """Read, judge and print; whatever is wrong with the input stops it before anything is printed."""
-    sys.stdout.write(FORMATS[arguments.format](judge(_read(_folder(arguments)))))
+    named, known = set(arguments.claim), claims_of(artifacts().values())
+    if unknown := sorted(named - known.keys()):
+        raise InputError(f"claim is {unknown[0]!r}; allowed: {', '.join(known)}.")
+    entries = judge(_read(_folder(arguments)))
+    chosen = [entry for entry in entries if entry.claim.id in named] or entries
+    in_short = to_details if named else to_text if arguments.all else to_lines
+    sys.stdout.write((in_short if arguments.format == "text" else FORMATS[arguments.format])(chosen))
 
 
 def explore(arguments: argparse.Namespace) -> None:

@@ -91,14 +91,14 @@ class Drawn:
         for verdict in self.verdicts:
             console.print(Text(f"Claim {in_short(verdict)}"))
         if self.verdicts:
-            console.print(Text("All numbers behind the claims: python -m figures claims"))
+            console.print(Text("All numbers behind the claims: python -m figures claims --all"))
         return buffer.getvalue()
 
 
 def claims_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """Return a line per verdict: the claim, what was published, ours, and the outcome with and without a fair baseline.
 
-    Of the numbers the first kind is shown; ``python -m figures claims`` has all of them.
+    Of the numbers the first kind is shown; ``python -m figures claims --all`` has all of them.
     """
     lines = []
     for verdict in verdicts:

@@ -1,6 +1,7 @@
-"""The claims ledger as text of 120 columns, as Markdown and as CSV."""
+"""The claims ledger as text of 100 columns, as Markdown and as CSV."""
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from figures.ledger.judging import Entry, compared, fairness, rolled_up, summary
 from figures.text import csv, to_markdown
 
 #: Columns of the terminal that the text takes.
-WIDTH = 120
+WIDTH = 100
 
 #: The heading of the claims that records decide with the fair baseline.
 COMPARED = "What the fair baseline changes"
@@ -125,17 +126,30 @@ def _table(widths: Mapping[str, int], title: str = "") -> Table:
     return table
 
 
+def to_lines(entries: Sequence[Entry]) -> str:
+    """Return a line per claim, behind the counts of outcomes."""
+    lines = [("claim", "published", "as published", "fair baseline", "what is claimed")]
+    lines += [
+        (entry.claim.id, _published(entry), entry.outcome, entry.fair_outcome, entry.claim.subject) for entry in entries
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    table = [line if len(line) <= WIDTH else f"{line[: WIDTH - 2].rstrip()} …" for line in table]
+    more = "Rule, reason and numbers: python -m bench claims CLAIM, or --all for those of every claim."
+    return "\n".join([textwrap.fill(summary(entries), WIDTH), "", *table, "", more, ""])
+
+
 def to_text(entries: Sequence[Entry]) -> str:
-    """Return a table by artifact, for a terminal of 120 columns; the first line counts the outcomes."""
+    """Return a table by artifact, for a terminal; the first line counts the outcomes."""
     page = io.StringIO()
-    console = Console(file=page, width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    console = _console(page)
     console.print(Text(summary(entries)))
     for note in _NOTES:
         console.print(Text(note))
     console.print(Text(f"\n{COMPARED}\n{fairness(entries)}"))
     found = _compared(entries)
     if len(found):
-        table = _table(dict(zip(map(str, found), (27, 38, 8, 38), strict=True)))
+        table = _table(dict(zip(map(str, found), (22, 31, 8, 30), strict=True)))
         for line in found.to_numpy():
             table.add_row(*map(Text, line))
             table.add_row()
@@ -147,8 +161,15 @@ def to_text(entries: Sequence[Entry]) -> str:
     for line in counts.to_numpy():
         table.add_row(*line)
     console.print(table)
+    return f"{_stripped(page)}{to_details(entries)}"
+
+
+def to_details(entries: Sequence[Entry]) -> str:
+    """Return the tables by artifact alone: what decides a claim, its verdicts and reasons."""
+    page = io.StringIO()
+    console = _console(page)
     for artifact, group in _by_artifact(entries).items():
-        columns = {"claim, published": 27, "decided by": 28, "verdict": 15, "ours, why": 41}
+        columns = {"claim, published": 23, "decided by": 20, "verdict": 15, "ours, why": 33}
         table = _table(columns, artifact)
         for entry in group:
             rule = entry.rule
@@ -173,6 +194,15 @@ def to_text(entries: Sequence[Entry]) -> str:
                 table.add_row(Text(f"  {ON_BED}"), what, Text(judgement.outcome), Text(f"{where}{judgement.why}"))
             table.add_row()
         console.print(table)
+    return _stripped(page)
+
+
+def _console(page: io.StringIO) -> Console:
+    return Console(file=page, width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+
+
+def _stripped(page: io.StringIO) -> str:
+    """Return what was printed, without blanks at the ends of lines."""
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
 
 

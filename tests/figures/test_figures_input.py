@@ -79,7 +79,7 @@ def test_records_that_cannot_be_read_are_one_sentence(
         (["fig1", "--recrods", "x"], of(), "--recrods"),
         (["claims", "--record", "x"], of(), "--record"),
         (["claims", "--format", "html"], of(record()), "'html'"),
-        (["claims", "fig1"], of(record()), "unrecognized arguments: fig1"),
+        (["claims", "fig1"], of(record()), "claim is 'fig1'; allowed: time-epoch-speedup, "),
         (["explore", "--recrods", "x"], of(), "see python -m figures explore --help."),
         (["all", "--check", "--accept"], of(record()), "--accept"),
         (["all", "--check"], of(record()), "out"),  # there is no such folder to compare with

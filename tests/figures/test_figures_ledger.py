@@ -107,7 +107,7 @@ def test_without_records_every_claim_is_there_with_its_reason() -> None:
 def test_the_pages_name_every_claim_and_count_what_they_say() -> None:
     entries = judge(everything(CPU) + everything(CUDA))
     text, markdown = to_text(entries), to_markdown_page(entries)
-    assert " ".join(text.splitlines()[:2]).startswith(summary(entries))
+    assert " ".join(text.splitlines()[:3]).startswith(summary(entries))
     assert max(map(len, text.splitlines())) <= WIDTH
     twice = {entry.claim.id for entry in judging.compared(entries)}  # they lead the page too
     on_beds = {entry.claim.id for entry in entries if entry.beds}  # they have a table on the Markdown page
@@ -213,12 +213,30 @@ def test_the_csv_has_a_line_per_claim_and_device_and_marks_transcriptions() -> N
     assert "| lte-time | 3x? |" in to_markdown_page(entries)
 
 
-def test_the_command_prints_in_three_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_line_per_claim_or_all_in_three_forms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(galore(2.5), tmp_path)
     entries = judge(galore(2.5)[::-1])
+
+    def printed(*words: str) -> str:
+        assert main(["claims", *words, "--records", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
     for form, written in (("text", to_text), ("markdown", to_markdown_page), ("csv", to_csv)):
-        assert main(["claims", "--records", str(tmp_path), "--format", form]) == 0
-        assert capsys.readouterr().out == written(entries)
+        assert printed("--all", "--format", form) == written(entries)
+    short = printed().splitlines()
+    assert max(map(len, short)) <= WIDTH
+    assert [line.split()[0] for line in short if line.split()[:1] and line.split()[0] in IDS] == IDS
+    assert len(short) < len(IDS) + 10
+
+
+def test_the_command_prints_the_reasons_of_named_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(galore(2.5), tmp_path)
+    assert main(["claims", "galore-time-b1", "lte-time", "--records", str(tmp_path)]) == 0
+    words = re.findall(r"[\w-]+", capsys.readouterr().out)
+    assert {name for name in words if name in IDS} == {"galore-time-b1", "lte-time"}
+    assert "tolerance" in words
 
 
 @pytest.mark.slow
@@ -226,7 +244,7 @@ def test_the_same_records_give_the_same_bytes_without_torch(tmp_path: Path) -> N
     records = everything(CPU) + galore(2.5)
     records = list({one.cell_id: one for one in records}.values())  # one file each
     write(records, tmp_path / "records")
-    _, printed = redrawn(["claims"], tmp_path / "records", tmp_path / "out")
+    _, printed = redrawn(["claims", "--all"], tmp_path / "records", tmp_path / "out")
     assert printed == to_text(judge(records[::-1]))
 
 
