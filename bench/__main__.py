@@ -122,6 +122,9 @@ def _command(arguments: list[str]) -> None:
         from bench.commands.programs import status_of
 
         raise SystemExit(status_of(["-m", _READERS[command], *arguments[1:]]))
+    from bench.commands.early import check_inputs
+
+    check_inputs(arguments[1:])
     if command == "advise":
         from bench.advise.command import main as advise
 
@@ -145,9 +148,12 @@ def _dispatch(parser: Parser, arguments: list[str]) -> None:
         parser.error(f"{others[0]} is no argument of {given.command}")
     match given.command:
         case "search":
+            from bench.runner.wording import checked_arguments
+
+            settings = checked_arguments(given.settings)  # before the imports of a search, which take seconds
             from bench.commands import search
 
-            search.run(given.settings, given.seeds)
+            search.run(settings, given.seeds)
         case "reproduce":
             from bench.commands import reproduce
 

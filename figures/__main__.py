@@ -143,7 +143,6 @@ def _out(arguments: argparse.Namespace) -> Path:
 def _write(files: Mapping[str, bytes], arguments: argparse.Namespace) -> list[Path]:
     """Write each file whole or not at all, in the place of one that is there; where ``--out`` says."""
     folder = _out(arguments)
-    check_folder("--out", folder)
     remove_abandoned(folder, below=False)
     write_whole({folder / name: content for name, content in files.items()})
     return [folder / name for name in files]
@@ -160,6 +159,7 @@ def draw(arguments: argparse.Namespace) -> None:
             raise InputError(f"--experiment is {experiment!r}; allowed: letters, digits, - and _.")
         parts = [part.for_experiment(experiment) for part in parts]
     root, artifact = _folder(arguments), parts[0]
+    check_folder("--out", _out(arguments))
     records = frame.load(root, [one for part in parts for one in (*part.experiments, *part.lenders)])
     folders = " or ".join(f"{name}/" for name in artifact.experiments)
     if all(part.of(records).empty for part in parts):
@@ -182,9 +182,11 @@ def draw(arguments: argparse.Namespace) -> None:
 def draw_everything(arguments: argparse.Namespace) -> int:
     """Draw all, then write all, write what differs, or name what differs; return the exit status."""
     root, folder = _folder(arguments), _out(arguments)
-    records = _read(root)
-    if arguments.check and not folder.is_dir():
+    if not arguments.check:
+        check_folder("--out", folder)
+    elif not folder.is_dir():
         raise InputError(f"--out is {str(folder)!r}; a folder with drawn files is expected.")
+    records = _read(root)
     contents_of: Contents = "none" if arguments.check else "differing" if arguments.accept else "all"
     drawn = dict(draw_all(records, folder, contents_of))
     names = [name for outcome in drawn.values() for name in outcome.names]
@@ -246,6 +248,7 @@ def explore(arguments: argparse.Namespace) -> None:
 
     own = own_points(user_path("--model", arguments.model)) if arguments.model else None
     root = user_path("--records", arguments.records)
+    check_folder("--out", _out(arguments))
     lacking = own is not None and not (root.is_dir() and read_all(root))
     records = [] if lacking else _records(_folder(arguments))
     print(*_write({EXPLORER: page(records, own)}, arguments))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.core.reading import loads, read_regular
+from bench.core.reading import read_configuration
 from bench.errors import ConfigError
 from bench.protocol import Role
 from bench.workloads.hugging_face import TASKS, HuggingFaceWorkload, text_part
@@ -44,7 +44,7 @@ class AdvisedModel(HuggingFaceWorkload):
     """
 
     def __init__(self, path: Path, sequence_length: int | None, task: str) -> None:
-        content = text_part(_content(path))
+        content = text_part(read_configuration(path))
         chosen = task or task_of(content)
         super().__init__(path, sequence_length, chosen)
         self._shortened: dict[int, AdvisedModel] = {}
@@ -230,12 +230,3 @@ def _signature(block: nn.Module) -> list[Any]:
         )
         for name, module in block.named_modules()
     ]
-
-
-def _content(path: Path) -> dict[str, Any]:
-    """Return the configuration as it stands in the file; empty where it cannot be read, which is said elsewhere."""
-    try:
-        content = loads(read_regular(path / "config.json" if path.is_dir() else path).decode("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -27,7 +27,6 @@ from bench.runner.configuration import composed, configuration, job_configuratio
 from bench.runner.resolve import Job, parsed_methods, resolve
 from bench.runner.results import Results
 from bench.runner.sweep import run_jobs
-from bench.runner.wording import checked_arguments
 from bench.workloads import available, workload_class
 
 FIRST = (0.25, 0.5, 1.0, 2.0)  # times the default rate of the optimizer
@@ -152,10 +151,9 @@ def run(settings: Sequence[str], seeds: str) -> None:
             f"--seeds is {seeds!r}; allowed: whole numbers with commas between them, as in 1,2."
         ) from None
     with one_sentence(), configuration():
-        words = checked_arguments(settings)
-        config, overrides = composed(words)
+        config, overrides = composed(settings)
         configs = [job_configuration(own) for own in overrides]
-        for word in words:
+        for word in settings:
             name, _, value = word.partition("=")
             if name == "seed" and len({own["seed"] for own in configs}) > 1:
                 raise ConfigError(f"seed is {value!r}; a search takes one, and further ones in --seeds.")

@@ -111,3 +111,21 @@ def user_path(field: str, given: str | Path) -> Path:
     if "\0" in str(path):
         raise ConfigError(f"{field} is {str(given)!r}, which is no path (a null character); name another.")
     return path
+
+
+def read_configuration(path: Path) -> dict[str, Any]:
+    """Return the content of a Hugging Face ``config.json``, or of the one in a folder.
+
+    Raises ConfigError: it cannot be read, is no JSON, or names no ``model_type``.
+    """
+    wanted = "allowed: a Hugging Face config.json or a folder with one"
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        content = loads(read_regular(file).decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"model is {str(path)!r}, which cannot be read ({error.strerror}); {wanted}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"model is {str(path)!r}, which is not JSON ({error}); {wanted}.") from None
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise ConfigError(f"model is {str(path)!r}, which names no model_type; {wanted}.")
+    return content

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.reading import loads, read_regular
+from bench.core.reading import read_configuration
 from bench.errors import ConfigError
 from bench.protocol import Batch, Role, Words
 from bench.workloads.base import BaseWorkload
@@ -233,16 +233,7 @@ def _read(path: Path, task: str) -> tuple[Any, tuple[str, ...]]:
     from transformers import AutoConfig
     from transformers.models.auto import modeling_auto
 
-    wanted = "allowed: a Hugging Face config.json or a folder with one"
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        content = loads(read_regular(file).decode("utf-8"))
-    except OSError as error:
-        raise _wrong(path, f"which cannot be read ({error.strerror}); {wanted}") from None
-    except (ValueError, RecursionError) as error:
-        raise _wrong(path, f"which is not JSON ({error}); {wanted}") from None
-    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
-        raise _wrong(path, f"which names no model_type; {wanted}")
+    content = read_configuration(path)
     _refuse_other_inputs(path, content)
     whole, content = content, text_part(content)
     kind = content["model_type"]
@@ -262,7 +253,7 @@ def _read(path: Path, task: str) -> tuple[Any, tuple[str, ...]]:
             raise _wrong(path, f"whose {name} is {value}; allowed: whole numbers from 0 up")
     try:
         if content is whole:
-            config = AutoConfig.from_pretrained(file, local_files_only=True, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         else:
             config = AutoConfig.for_model(**content)
     except Exception as error:  # as above

@@ -161,3 +161,38 @@ def test_keys_of_settings_may_be_quoted(written):
 def test_a_path_needs_no_quotes(path):
     [override] = OverridesParser.create().parse_overrides([for_hydra(f"data_folder={path}")])
     assert override.value() == path.strip("'\"")
+
+
+WITHOUT_TORCH = """
+import sys
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "transformers"}:
+            raise AssertionError("a check imported " + name)
+sys.meta_path.insert(0, Guard())
+from bench.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("advise model=none.json", "none.json"),
+        ("advise measure model=torn.json", "not JSON"),
+        ("advise model=untyped.json", "model_type"),
+        ("predict method=dense model=none", "none"),
+        ("search experiment=text data_folder=none", "none"),
+        ("search experiment=text data_folder=empty", "is empty"),
+        ("search experiment=text results=torn.json/x", "torn.json"),
+        ("experiment=text data_folder=none", "none"),
+        ("experiment=text results=torn.json/x", "torn.json"),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_found_before_torch_is_imported(tmp_path, words, named):
+    (tmp_path / "torn.json").write_text('{"model_type"')
+    (tmp_path / "untyped.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-c", WITHOUT_TORCH, *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert_refused(Ended(done.returncode, done.stdout, done.stderr), named)

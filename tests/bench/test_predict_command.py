@@ -7,6 +7,7 @@ from small_cells import MODEL, assert_refused, run_bench
 
 import bench.__main__
 import bench.commands.predict.step
+from bench.errors import CONF
 
 SMALL = [f"model.{name}={value}" for name, value in MODEL.items()] + ["sequence_length=32"]
 
@@ -103,7 +104,7 @@ def test_multiples_of_ltes_heads_are_respected(tmp_path, pairs, monkeypatch):
         ("method=lora ratio=10", "ratio"),
         (f"shapes={'9' * 5000}x1x1", "shape"),
         ("method=dense world_size=4", "world_size"),
-        ("model=config.json", "method"),
+        (f"model={CONF}/models/bert_base.json", "method"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(tmp_path, words, named):

@@ -10,6 +10,7 @@ from made_up import epochs, failed, record, stages_of_accuracy, timed
 from pages import redrawn, refused
 
 from bench.core.record import SCHEMA_VERSION, Record, path_of, write
+from figures import frame
 from figures.__main__ import main
 from figures.registry import by_name
 
@@ -111,6 +112,20 @@ def test_what_cannot_be_shown_is_one_sentence(
 ) -> None:
     prepare(tmp_path / "records")
     assert message in refused(words, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("words", [["fig1"], ["all"], ["all", "--accept"], ["all", "--check"], ["explore"]])
+def test_the_folder_to_write_to_is_checked_before_records_are_read(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of(record())(tmp_path / "records")
+    (tmp_path / "out").write_text("a file")
+
+    def load(*_: object) -> None:
+        pytest.fail("records are read")
+
+    monkeypatch.setattr(frame, "load", load)
+    assert "out" in refused(words, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"points": [1], "model": "", "largest": [], "notes": []}'])
