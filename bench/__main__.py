@@ -9,7 +9,7 @@ from concurrent.futures import BrokenExecutor
 
 from bench.core.files import temporary_folder
 from bench.core.processors import check_threads
-from bench.errors import CONF, KILLED, Mistake, Parser, experiments, stop_with, unwritten
+from bench.errors import CONF, KILLED, Mistake, Parser, experiments, packages_needed, stop_with, unwritten
 from bench.interrupts import interruptible
 
 COMMANDS = {
@@ -95,7 +95,7 @@ def main() -> None:
         arguments = ["run", *arguments]
     if arguments[0][:1] != "-" and arguments[0] not in COMMANDS:
         stop_with(f"the first word is {arguments[0]!r}; allowed: {', '.join(COMMANDS)}.")
-    with interruptible():
+    with interruptible(), packages_needed():
         try:
             temporary_folder()  # named before anything asks Python for one
             check_threads()

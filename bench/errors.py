@@ -1,7 +1,9 @@
 """A user's mistakes: one sentence each, naming what was given and what is allowed, and exit status 2."""
 
 import argparse
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,7 +39,24 @@ def stop_with(message: str, status: int = 2) -> NoReturn:
     raise SystemExit(status)
 
 
-def unwritten(error: OSError) -> str:
-    """Return one sentence for a refusal of the system, such as to write a file on a full disk."""
+@contextlib.contextmanager
+def packages_needed() -> Iterator[None]:
+    """End the program with one sentence if a package is missing, as under a Python outside of ``.venv``."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "baselines", "bench", "comera", "figures"):
+            raise
+        stop_with(f"{sys.executable} lacks the package {package}; use .venv/bin/python, which make setup creates.")
+
+
+def unwritten(
+    error: OSError, then: str = "what is recorded is kept, and the same command goes on with the rest"
+) -> str:
+    """Return one sentence for a refusal of the system, such as to write a file on a full disk.
+
+    ``then`` says what is left and what the same command does when it is given again.
+    """
     place = f"{error.filename} cannot be used" if error.filename else "a file cannot be used"
-    return f"{place} ({error.strerror or error}); what is recorded is kept, and the same command goes on with the rest."
+    return f"{place} ({error.strerror or error}); {then}."

@@ -13,28 +13,32 @@ from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bench.errors import KILLED, ConfigError, packages_needed, unwritten
 from bench.interrupts import end_early, interruptible
 
 if __name__ == "__main__":
     end_early()  # the imports below take a second
 
-import pandas as pd
+with packages_needed():
+    import pandas as pd
 
-from bench.core.files import check_folder, remove_abandoned, write_whole
-from bench.core.reading import user_path
-from bench.core.record import Record, RecordError, read_all
-from bench.errors import KILLED, ConfigError, unwritten
-from figures import frame
-from figures.documents import filled
-from figures.ledger.judging import claims_of, judge
-from figures.ledger.pages import to_csv, to_details, to_lines, to_markdown_page, to_text
-from figures.redraw import Contents, draw_all, not_drawn
-from figures.registry import artifacts, by_name
-from figures.text import InputError
+    from bench.core.files import check_folder, remove_abandoned, write_whole
+    from bench.core.reading import user_path
+    from bench.core.record import Record, RecordError, read_all
+    from figures import frame
+    from figures.documents import filled
+    from figures.ledger.judging import claims_of, judge
+    from figures.ledger.pages import to_csv, to_details, to_lines, to_markdown_page, to_text
+    from figures.redraw import Contents, draw_all, not_drawn
+    from figures.registry import artifacts, by_name
+    from figures.text import InputError
 
 FORMATS = {"text": to_text, "markdown": to_markdown_page, "csv": to_csv}
 RENDERED = Path("figures") / "rendered"
 EXPLORER = "explorer.html"
+
+#: What a full disk leaves.
+_UNWRITTEN = "files that are there are whole, and the same command draws them again"
 
 
 class FiguresParser(argparse.ArgumentParser):
@@ -254,8 +258,8 @@ def explore(arguments: argparse.Namespace) -> None:
     print(*_write({EXPLORER: page(records, own)}, arguments))
 
 
-def main(argv: Sequence[str] | None = None, program: str = "python -m figures", prefix: str = "") -> int:
-    """Return the exit status: 0, or after one sentence behind ``prefix`` 2 for wrong input, 1 for, say, a full disk."""
+def main(argv: Sequence[str] | None = None, program: str = "python -m figures") -> int:
+    """Return the exit status: 0, or after one sentence 2 for wrong input, 1 for, say, a full disk."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in COMMANDS:
         words.insert(0, "draw")
@@ -263,10 +267,10 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m figures", 
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     with interruptible():
-        return _run(words, program, prefix)
+        return _run(words, program)
 
 
-def _run(words: Sequence[str], program: str, prefix: str) -> int:
+def _run(words: Sequence[str], program: str) -> int:
     """Run the command of the first word; the exit status, as :func:`main`."""
     try:
         arguments, others = _parser(program).parse_known_args(words)
@@ -275,16 +279,16 @@ def _run(words: Sequence[str], program: str, prefix: str) -> int:
         status: int | None = arguments.work(arguments)
         sys.stdout.flush()
     except (ConfigError, InputError, RecordError) as error:
-        print(f"{prefix}{error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as head, has seen enough; all files are written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BrokenExecutor:
-        print(f"{prefix}{KILLED}", file=sys.stderr)
+        print(f"error: {KILLED}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"{prefix}{unwritten(error)}", file=sys.stderr)
+        print(f"error: {unwritten(error, _UNWRITTEN)}", file=sys.stderr)
         return 1
     return status or 0
 

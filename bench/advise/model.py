@@ -180,6 +180,8 @@ class AdvisedModel(HuggingFaceWorkload):
 def task_of(content: dict[str, Any]) -> str:
     """Return the task of a configuration: that of ``architectures``, or the usual one of its type.
 
+    Raises ConfigError: ``architectures`` names a class that transformers does not have.
+
     >>> task_of({"model_type": "bert", "architectures": ["BertForSequenceClassification"]})
     'classification'
     >>> task_of({"model_type": "bert"}), task_of({"model_type": "gpt2"})
@@ -191,8 +193,13 @@ def task_of(content: dict[str, Any]) -> str:
             return task
     if any(name.endswith("LMHeadModel") for name in named):
         return "causal"
+    import transformers
     from transformers.models.auto import modeling_auto
 
+    if named and not any(hasattr(transformers, name) for name in named):
+        raise ConfigError(
+            f"architectures is {', '.join(named)}, which transformers does not have; give the task, as in task=causal."
+        )
     kind = content.get("model_type")
     for task in ("seq2seq", "masked", "causal", "classification"):
         if kind in getattr(modeling_auto, f"MODEL_FOR_{TASKS[task][1]}_MAPPING_NAMES"):

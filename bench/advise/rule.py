@@ -62,9 +62,11 @@ def advice(answer: Answer) -> str:
     if measured:
         row = measured[0]
         return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense model fits, and {_gap(row)}."
+    memory = answer.question.memory_gib
+    room, more = ("", "take a larger device") if memory is None else (f" with memory_gib={memory:g}", "give it more")
     return (
         f"Nothing fits: no arm whose loss is known fits a single row of {answer.sequence_length:,} tokens on "
-        f"{answer.device.name}; shorten sequence_length, take a larger device, or shard the model."
+        f"{answer.device.name}{room}; shorten sequence_length, {more}, or shard the model."
     )
 
 

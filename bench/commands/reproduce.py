@@ -81,7 +81,9 @@ def run(target: str, results: str) -> None:
         print(listed())
         return
     if target not in targets():
-        raise ConfigError(f"target is {target!r}; allowed: {', '.join(targets())}.")
+        near = [name for name in targets() if name.partition("-")[2] == target.replace("_", "-")]
+        offered = f"give {' or '.join(near)}" if near else f"allowed: {', '.join(targets())}"
+        raise ConfigError(f"target is {target!r}; {offered}.")
     commands = targets()[target].commands(results)
     for number, words in enumerate(commands, start=1):
         print(f"{target}, {number} of {len(commands)}: python {' '.join(words)}", file=sys.stderr, flush=True)

@@ -114,11 +114,15 @@ def arms_of(configs: Sequence[Mapping[str, Any]]) -> list[SearchedArm]:
                 f"workload is {values['workload']!r}, whose training plan has no rate to search; allowed: {allowed}."
             )
         optimizer = values["training"].get("optimizer") or "adamw"
-        if values["measure"] != "train" or values["training"].get("lr") is not None:
-            raise ConfigError("a search needs measure=train, and no training.lr, which it chooses.")
+        if values["measure"] != "train":
+            raise ConfigError(f"measure is {values['measure']!r}; a search needs measure=train.")
+        if (rate := values["training"].get("lr")) is not None:
+            raise ConfigError(f"training.lr is {rate}, which a search chooses; leave it out.")
         if not values["methods"]:
             resolve(values)  # which refuses an empty list
         for entry in values["methods"]:
+            if values["methods"].count(entry) > 1:
+                raise ConfigError(f"methods has {entry!r} twice; give each arm once.")
             own = {**values, "methods": [entry], "training": {**values["training"], "optimizer": optimizer}}
             [(parsed, _)] = parsed_methods(own)
             if not takes_ratio(parsed.method, parsed.variant):

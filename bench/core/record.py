@@ -37,6 +37,10 @@ MEASURES = ("run", "predict", "train", "plan", "allocator_peak", "check", "fp8",
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
+#: What to do about a damaged record.
+_MEND = "remove the file to measure its cell again"
+
+
 class RecordError(Mistake):
     """A record file that cannot be read; the message is one sentence naming file and reason."""
 
@@ -375,7 +379,7 @@ def read(path: Path) -> Record:
     try:
         record = parse(read_regular(path), str(path))
     except OSError as error:
-        raise RecordError(f"{path}: not a readable JSON record ({error.strerror or error}).") from None
+        raise RecordError(f"{path}: not a readable JSON record ({error.strerror or error}); {_MEND}.") from None
     if record.cell_id != path.stem:
         raise RecordError(f"{path}: cell_id is {_shown(record.cell_id)}; rename the file to {record.cell_id}.json.")
     return record
@@ -399,12 +403,12 @@ def parse(content: bytes, path: str) -> Record:
     except (ValueError, RecursionError) as error:
         named = re.match(r"\S+ is (no|given)", str(error))  # the line is that of what is named
         line = f", line {_line_of(content, named[0].split()[0])}" if named else ""
-        raise RecordError(f"{path}{line}: not a readable JSON record ({error}).") from None
+        raise RecordError(f"{path}{line}: not a readable JSON record ({error}); {_MEND}.") from None
     if not isinstance(raw, dict):
-        raise RecordError(f"{path}: a record is a JSON object, this is a {type(raw).__name__}.")
+        raise RecordError(f"{path}: a record is a JSON object, this is a {type(raw).__name__}; {_MEND}.")
     version = raw.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise RecordError(f"{path}: schema_version is {_shown(version)}; a whole number from 1 is expected.")
+        raise RecordError(f"{path}: schema_version is {_shown(version)}; a whole number from 1 is expected; {_MEND}.")
     if version != SCHEMA_VERSION:
         known = f"{SCHEMA_VERSION}; measure the cell again"
         known = known if version < SCHEMA_VERSION else f"up to {SCHEMA_VERSION}; update the program"
@@ -415,11 +419,15 @@ def parse(content: bytes, path: str) -> Record:
                 _TYPES[name].validate_python(raw[name])
                 if allowed := _allowed(name, raw[name]):
                     place = f"{path}, line {_line_of(content, json.dumps(name))}"
-                    raise RecordError(f"{place}: column {name!r} holds {_shown(raw[name])}; allowed: {allowed}.")
+                    raise RecordError(
+                        f"{place}: column {name!r} holds {_shown(raw[name])}; allowed: {allowed}; {_MEND}."
+                    )
             elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-                raise RecordError(f"{path}: column {name!r} is missing.")
+                raise RecordError(f"{path}: column {name!r} is missing; {_MEND}.")
         except ValidationError:
-            raise RecordError(f"{path}: column {name!r} holds {_shown(raw[name])}, expected {spec.type}.") from None
+            raise RecordError(
+                f"{path}: column {name!r} holds {_shown(raw[name])}, expected {spec.type}; {_MEND}."
+            ) from None
     extra = {name: raw.pop(name) for name in [*raw] if name not in _FIELDS}
     try:
         record = Record(**raw, extra=extra)

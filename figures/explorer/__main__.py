@@ -5,4 +5,4 @@ import sys
 from figures.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(["explore", *sys.argv[1:]], "python -m bench", "error: "))
+    sys.exit(main(["explore", *sys.argv[1:]], "python -m bench"))

@@ -1,5 +1,6 @@
 """``python -m bench advise``: laws of the prediction, hand counts, the rule, and what is refused."""
 
+import dataclasses
 import json
 import re
 from unittest import mock
@@ -115,6 +116,13 @@ def test_the_task_is_the_configuration_s_own(content, task):
     assert task_of(content) == task
 
 
+def test_an_architecture_that_transformers_lacks_needs_a_task(tmp_path):
+    assert task_of({"model_type": "bert", "architectures": ["BertModel"]}) == "masked"
+    with one_line(ConfigError, "FooModel", "task=causal"):
+        task_of({"model_type": "gpt2", "architectures": ["FooModel"]})
+    assert AdvisedModel(saved(tmp_path, "gpt2", architectures=["FooModel"]), 8, "causal").task == "causal"
+
+
 @pytest.mark.parametrize(("bed", "page"), enumerate(("tiny", "small")))
 def test_the_measured_gaps_are_those_of_the_committed_table(bed, page):
     found = evidence().beds[bed]
@@ -201,6 +209,14 @@ def test_of_the_arms_as_they_are_measured_comera_is_taken_only_behind_all_others
     assert advice(answer(row("dense", largest=0), *rows)).startswith("Take dense:narrow")
     assert advice(answer(row("dense", largest=0), *rows[:-1])).startswith("Take btt")
     assert advice(answer(row("dense"), *rows)).startswith("Take dense:")
+
+
+def test_where_nothing_fits_the_memory_that_was_asked_for_is_named():
+    own = answer(row("dense", largest=0))
+    assert "larger device" in advice(own)
+    small = dataclasses.replace(own, question=dataclasses.replace(own.question, memory_gib=0.1))
+    assert "memory_gib=0.1" in advice(small)
+    assert "larger device" not in advice(small)
 
 
 WRONG_WORDS = [

@@ -196,3 +196,42 @@ def test_a_path_that_cannot_be_used_is_found_before_torch_is_imported(tmp_path, 
     command = [sys.executable, "-c", WITHOUT_TORCH, *words.split()]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert_refused(Ended(done.returncode, done.stdout, done.stderr), named)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("training.lr=nan", "error: training.lr is nan"),
+        ("training.optimizer=foo", "error: training.optimizer is 'foo'"),
+        ("measure=run", "error: measure is 'run'"),
+        ("methods=[btt,btt]", "error: methods has 'btt' twice"),
+    ],
+)
+def test_each_mistake_of_a_search_has_a_sentence_of_its_own(tmp_path, words, named):
+    ended = run_bench(
+        tmp_path, "search", "experiment=text", "text.packages=[jinja2]", f"results={tmp_path / 'r'}", words
+    )
+    assert_refused(ended, named)
+
+
+def test_a_target_without_its_first_word_is_offered(tmp_path):
+    assert_refused(run_bench(tmp_path, "reproduce", "table_mnli"), "'table_mnli'; give reproduce-table-mnli.")
+
+
+BARE = """
+import sys
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"rich", "pandas", "torch", "hydra", "pydantic"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Bare())
+import runpy
+runpy.run_module(sys.argv.pop(1), run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("words", ["bench list", "bench experiment=text", "bench reproduce", "figures fig1"])
+def test_a_python_without_the_packages_is_named_with_the_one_that_has_them(tmp_path, words):
+    command = [sys.executable, "-c", BARE, *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert_refused(Ended(done.returncode, done.stdout, done.stderr), sys.executable, ".venv/bin/python")

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from bench.core.record import read_all
 from bench.data.corpus import DataError
+from bench.protocol import Data
 from bench.workloads.text import ngrams
 from bench.workloads.text.corpus import FEW, corpus_of
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
@@ -287,3 +288,11 @@ def test_the_loss_is_per_token_and_each_of_the_side_it_names(workload, monkeypat
     assert [found.metrics["loss"], found.metrics["test_loss"]] == pytest.approx(by_hand, abs=1e-5)
     assert found.examples == SMALL.validation_tokens
     assert not {bytes(row) for row in workload._windows[0]} & {bytes(row) for row in workload._windows[1]}
+
+
+def test_packages_beside_a_folder_are_refused(tmp_path):
+    folder = write_texts(tmp_path / "texts")
+    data = Data(data_folder=str(folder))
+    assert TextWorkload.open(TextSettings(), data, check=True).dataset.startswith("texts")
+    with pytest.raises(DataError, match=r"text\.packages is json, but data_folder"):
+        TextWorkload.open(TextSettings(packages=("json",)), data, check=True)

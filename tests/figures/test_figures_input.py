@@ -54,7 +54,7 @@ FOLDERS: dict[str, tuple[Prepare, str]] = {
     "a file": (lambda root: root.write_text("x"), "a folder with records is expected."),
     "newer": (edited(columns(schema_version=SCHEMA_VERSION + 1)), f"this program reads up to {SCHEMA_VERSION}"),
     "schema 0": (edited(columns(schema_version=0)), "schema_version is 0; a whole number from 1"),
-    "torn": (edited(lambda text: text[: len(text) // 2]), "not a readable JSON record"),
+    "torn": (edited(lambda text: text[: len(text) // 2]), "; remove the file to measure its cell again."),
     "a list": (edited(lambda _: "[]"), ".json: "),
     "wrong type": (edited(columns(batch_size="many")), "batch_size"),
     "foreign": (edited(lambda _: '{"results": [1, 2]}'), ".json: "),
@@ -136,7 +136,7 @@ def test_what_is_no_prediction_is_one_sentence(
     if content is not None:
         file.write_text(content)
     said = refused(["explore", "--model", str(file)], tmp_path, capsys)
-    assert said.startswith("--model is '")
+    assert said.startswith("error: --model is '")
 
 
 def test_on_a_full_disk_nothing_is_lost(
@@ -158,7 +158,9 @@ def test_on_a_full_disk_nothing_is_lost(
         patch.setattr("os.replace", full)
         assert main(arguments) == 1
     said = capsys.readouterr().err
+    assert said.startswith("error: ")
     assert "No space left on device" in said
+    assert "goes on" not in said  # nothing is measured that could
     assert said.count("\n") == 1
     assert (out / name).read_bytes() == first
     assert main(arguments) == 0

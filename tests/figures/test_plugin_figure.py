@@ -112,7 +112,10 @@ def test_what_is_no_new_artifact_is_one_sentence(
     ("content", "words"),
     [
         ("ARTIFACT = dataclasses.replace(ARTIFACT, name='of_a_module')", ""),
-        ("1 / 0", "FIGURES_PLUGINS has 'my_figures', which cannot be imported (ZeroDivisionError: division by zero)."),
+        (
+            "1 / 0",
+            "error: FIGURES_PLUGINS has 'my_figures', which cannot be imported (ZeroDivisionError: division by zero).",
+        ),
     ],
 )
 def test_modules_named_in_the_environment_offer_theirs(

@@ -60,6 +60,11 @@ class TextWorkload(BaseWorkload):
         """
         if data.fetch:
             raise DataError("fetch is true, but workload=text downloads nothing; use fetch=false.")
+        if data.data_folder is not None and settings.packages != TextSettings.packages:
+            raise DataError(
+                f"text.packages is {','.join(settings.packages)}, but data_folder={data.data_folder} is read in their "
+                "place; leave out one of both."
+            )
         corpus = _read(data.data_folder, settings.files, settings.packages, settings.tokens)
         if data.dataset not in ("auto", corpus.name):
             raise DataError(f"dataset is {data.dataset!r}; the corpus on this machine is: {corpus.name} (or auto).")
