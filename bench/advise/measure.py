@@ -180,7 +180,16 @@ def as_text(question: Question, rows: list[MeasuredBlock], memory_alone: bool) -
     title = f"One block of {question.model}, batch {question.batch_size:,}, {question.precision}, {question.kind}"
     left_out = [f"{row.arm} is left out: {row.left_out}" for row in rows if row.left_out]
     table = aligned([tuple(headings), *cells]) if cells else []
-    return "\n".join([title, "", *table, "", *left_out, *([""] if left_out else [])])
+    noise = [_noise(row.times, row.dense) for row in rows if row.arm == "dense" and row.times and row.dense]
+    below = [*noise, *left_out]
+    return "\n".join([title, "", *table, "", *below, *([""] if below else [])])
+
+
+def _noise(times: Times, dense: Times) -> str:
+    """Say from the two times of dense training in one process which ratios mean nothing."""
+    ratio = times.step_ms / dense.step_ms
+    off = abs(ratio - 1)
+    return f"Noise: dense over itself is {ratio:.2f}, so ratios from {1 - off:.2f} to {1 + off:.2f} show no difference."
 
 
 def _cells(row: MeasuredBlock) -> tuple[str, ...]:

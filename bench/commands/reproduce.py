@@ -31,6 +31,7 @@ class Target:
     does: str  # in a line
     takes: str = "minutes"  # on two cores
     runs: Sequence[str] = ()  # arguments of ``python -m bench``, without the folder of results, in order
+    note: str = ""  # printed before the commands
     draws: Sequence[str] = ()  # arguments of ``python -m figures``, without the folder of records
 
     def commands(self, results: str) -> list[list[str]]:
@@ -85,6 +86,8 @@ def run(target: str, results: str) -> None:
         offered = f"give {' or '.join(near)}" if near else f"allowed: {', '.join(targets())}"
         raise ConfigError(f"target is {target!r}; {offered}.")
     commands = targets()[target].commands(results)
+    if note := targets()[target].note:
+        print(f"{target}: {note}", file=sys.stderr, flush=True)
     for number, words in enumerate(commands, start=1):
         print(f"{target}, {number} of {len(commands)}: python {' '.join(words)}", file=sys.stderr, flush=True)
         if status := status_of(words):

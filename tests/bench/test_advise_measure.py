@@ -1,5 +1,6 @@
 """``python -m bench advise measure``: one block, run and timed here."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,7 +8,7 @@ from advised import saved
 from small_cells import run_bench
 
 from bench.advise.arms import AdvisedArm
-from bench.advise.measure import WORDS, measured, one_block
+from bench.advise.measure import WORDS, MeasuredBlock, Times, as_text, measured, one_block
 from bench.advise.question import question_of
 
 _WIDE = {"hidden_size": 512, "intermediate_size": 1024}
@@ -39,6 +40,15 @@ def test_the_parts_of_a_step_are_timed_beside_dense(tmp_path):
     for times in (found.times, found.dense):
         assert min(times.forward_ms, times.backward_ms, times.optimizer_ms) > 0
         assert times.step_ms == times.forward_ms + times.backward_ms + times.optimizer_ms
+
+
+def test_the_ratio_of_dense_to_itself_is_given_as_noise(tmp_path):
+    question = asked(saved(tmp_path, "llama"))
+    dense = MeasuredBlock("dense", 1.0, 1.0, Times(1.0, 1.0, 1.09), Times(1.0, 1.0, 0.835))
+    other = dataclasses.replace(dense, arm="muon")
+    assert "Noise: dense over itself is 1.09, so ratios from 0.91 to 1.09" in as_text(question, [dense, other], False)
+    assert "Noise" not in as_text(question, [other], False)
+    assert "Noise" not in as_text(question, [MeasuredBlock("dense", 1.0, 1.0)], True)
 
 
 @pytest.mark.slow

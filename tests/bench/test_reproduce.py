@@ -63,6 +63,14 @@ def test_commands_run_in_order_and_stop_at_the_first_that_fails(monkeypatch, tmp
     assert "reproduce-fig1, 2 of 3: python -c" in capfd.readouterr().err
 
 
+def test_a_note_of_a_target_comes_before_its_commands(monkeypatch, capfd):
+    assert re.search("COMERA_DATA.*generated.*batch 8.*reproduce-fig1-all", targets()["reproduce-fig1"].note)
+    monkeypatch.setattr(Target, "commands", lambda *_: [["-c", "print('runs')"]])
+    reproduce.run("reproduce-fig1", "x")
+    printed = capfd.readouterr().err
+    assert 0 <= printed.index(targets()["reproduce-fig1"].note) < printed.index("1 of 1")
+
+
 CHILD = """
 import pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
