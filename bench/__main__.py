@@ -86,6 +86,10 @@ def _run(settings: list[str]) -> None:
     from bench.runner import sweep
 
     sweep.run(words)
+    if "experiment=text" in words:
+        from bench.commands.own_text import ending
+
+        print(ending(words), end="")
 
 
 def main() -> None:

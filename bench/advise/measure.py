@@ -18,7 +18,7 @@ from bench.advise.energy import Energy, energy_counter, energy_of
 from bench.advise.model import AdvisedModel
 from bench.advise.moments import trace
 from bench.advise.question import Question
-from bench.advise.table import aligned
+from bench.commands.programs import aligned
 from bench.errors import ConfigError
 from bench.estimate.devices import GPUS
 from bench.measures.allocator_peak import cpu_peak, cuda_peak, steps_of

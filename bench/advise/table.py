@@ -10,6 +10,7 @@ from bench.advise.arms import Kind
 from bench.advise.evidence import OPTIMIZERS
 from bench.advise.linear import MOST
 from bench.advise.rule import advice
+from bench.commands.programs import aligned
 from bench.estimate.memory import CATEGORIES, TOLERANCE
 
 _WIDTH = 118  # of a line of text
@@ -56,19 +57,6 @@ def _cells(answer: Answer, row: AnswerRow) -> tuple[str, ...]:
 def _gap(row: AnswerRow) -> str:
     gaps = [f"{gap} {OPTIMIZERS[name]}" if any(gap) else "0" for name, gap in row.gap.items()]
     return "; ".join(gaps).replace("0; 0", "0") or "-"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Put columns under each other: the first and last to the left, numbers to the right."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    last = len(widths) - 1
-    return [
-        "  ".join(
-            cell.ljust(width) if place in (0, last) else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _notes(answer: Answer) -> list[str]:

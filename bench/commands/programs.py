@@ -1,4 +1,4 @@
-"""Parts that several commands share: Python in a new process, a parser of settings, a line of progress."""
+"""Parts that several commands share: Python in a new process, a parser of settings, a line of progress, a table."""
 
 import argparse
 import contextlib
@@ -49,3 +49,16 @@ def status_of(words: Sequence[str]) -> int:
             for number, handler in before.items():
                 signal.signal(number, handler)
     return 128 - status if status < 0 else status
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Put columns under each other: the first and last to the left, numbers to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    last = len(widths) - 1
+    return [
+        "  ".join(
+            cell.ljust(width) if place in (0, last) else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -6,13 +6,17 @@ from typing import Any
 
 from torch import nn
 
+from bench.core import checkpoint
 from bench.core.cell import Cell
 from bench.estimate.work import predict
 from bench.protocol import Role, Workload
 from bench.protocol.methods import build_for
+from bench.step.low_precision import adapted_model
 from bench.step.timing import mean_ms, take_turns
 from bench.step.train_step import TrainStep, batches_on, build_step
+from bench.training.run import Upkeep
 from comera import set_ranks
+from comera.lowprec.scaling import kernel_on
 
 _BLOCKS, _STEPS = 9, 2  # interleaved blocks, after one that warms up, and steps of each model in every one
 
@@ -39,6 +43,20 @@ def predicted_columns(cell: Cell, workload: Workload, ranks: Mapping[str, Sequen
     prediction = predict(workload, AtRanks(cell, ranks), *asked)
     known = ("parameters", "stored_mib", "arithmetic")
     return {name: value for name, value in prediction.columns().items() if name not in known}
+
+
+def trained_model(cell: Cell, workload: Workload, upkeep: Upkeep) -> nn.Module | None:
+    """Return the model of a training's last checkpoint, on the CPU; None where there is none.
+
+    Raises CheckpointError: the checkpoint cannot be used.
+    """
+    restored = checkpoint.load(upkeep.folder, upkeep.identity)
+    if restored is None:
+        return None
+    model = adapted_model(build_for(cell), workload.build(), workload.targets(), cell.precision, kernel_on("cpu"))
+    set_ranks(model, restored["ranks"])
+    model.load_state_dict(restored["model"])
+    return model
 
 
 def timed_columns(cell: Cell, workload: Workload, trained: TrainStep) -> dict[str, Any]:

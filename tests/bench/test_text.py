@@ -1,5 +1,7 @@
 """The workload ``text``: its corpus and splits, its model, its n-gram probes, and its way from a folder to a record."""
 
+import contextlib
+import io
 import math
 import os
 
@@ -11,10 +13,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from bench.core.record import read_all
 from bench.data.corpus import DataError
+from bench.errors import ConfigError
 from bench.protocol import Data
 from bench.workloads.text import ngrams
 from bench.workloads.text.corpus import FEW, corpus_of
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
+from bench.workloads.text.saved import continued, load
 from bench.workloads.text.workload import TextWorkload
 
 SMALL = TextSettings(blocks=1, width=16, heads=2, context=8, validation_tokens=64, test_tokens=80)
@@ -288,6 +292,38 @@ def test_the_loss_is_per_token_and_each_of_the_side_it_names(workload, monkeypat
     assert [found.metrics["loss"], found.metrics["test_loss"]] == pytest.approx(by_hand, abs=1e-5)
     assert found.examples == SMALL.validation_tokens
     assert not {bytes(row) for row in workload._windows[0]} & {bytes(row) for row in workload._windows[1]}
+
+
+def test_training_on_a_text_ends_with_a_table_and_models_that_continue_a_prompt(tmp_path, monkeypatch):
+    sizes = "text={blocks: 1, width: 16, heads: 2, context: 8, validation_tokens: 64, test_tokens: 64, files: '*.txt'}"
+    folder = write_texts(tmp_path / "texts")
+    own = [f"data_folder={folder}", "batch_size=4", "training.steps=4", "ratio=1.15", sizes]
+    ended = run_bench(tmp_path, "experiment=text", *own)
+    assert ended.status == 0, ended.error
+    lines = ended.output.splitlines()
+    assert max(map(len, lines)) <= 100
+    rows = {line.split("  ")[0]: line.split() for line in lines if line}
+    records = {record.arm: record for record in read_all(tmp_path / "results")}
+    assert set(records) == {"btt", "dense:narrow"}
+    for name, record in records.items():
+        losses = [f"{record.metrics[metric]:.4f}" for metric in ("loss", "test_loss")]
+        assert rows[name][1:4] == [f"{record.parameters:,}", *losses]
+    assert {"best n-gram", "equal-size n-gram"} < set(rows)
+    monkeypatch.chdir(tmp_path)
+    [start] = [number for number, line in enumerate(lines) if line.startswith("from bench")]
+    program = "\n".join(lines[start : start + 3])
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program)
+    assert printed.getvalue().startswith("The ")
+    for name, record in records.items():
+        model = load(rows[name][4])
+        assert sum(parameter.numel() for parameter in model.parameters()) == record.parameters
+        again = TextWorkload.open(model.settings, Data(data_folder=str(folder)), check=True).evaluate(model)
+        assert again.metrics["test_loss"] == pytest.approx(record.metrics["test_loss"], abs=1e-5)
+    assert continued(model, "a", 5) == continued(model, "a", 5)
+    with pytest.raises(ConfigError, match="holds no model"):
+        load(tmp_path)
 
 
 def test_packages_beside_a_folder_are_refused(tmp_path):

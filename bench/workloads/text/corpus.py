@@ -76,8 +76,9 @@ def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens:
     if folder is not None and not folder.strip():
         raise DataError("data_folder is empty; name a folder that holds text files, or leave it out.")
     texts = _of_packages(packages) if folder is None else _of_folder(Path(folder).expanduser(), pattern)
-    encode, vocabulary = _encoder(tokens)
-    train, validation, test = (_stream(side, encode) for side in texts.sides)
+    codec = codec_of(tokens)
+    vocabulary = codec.vocabulary
+    train, validation, test = (_stream(side, codec.encode) for side in texts.sides)
     digest = hashlib.sha256(f"{tokens} {vocabulary}\n{texts.content_hash}".encode()).hexdigest()
     return TextCorpus(f"{texts.title}-{digest[:8]}", train, validation, test, vocabulary, digest)
 
@@ -160,10 +161,30 @@ def is_test(package: str) -> bool:
     return hashlib.sha256(f"test {package}".encode()).digest()[0] % 2 == 0
 
 
-def _encoder(tokens: str) -> tuple[Callable[[str], Ids], int]:
-    """Return the function that cuts text into tokens, and how many different ones there can be."""
+@dataclass(frozen=True)
+class Codec:
+    """Functions from text to tokens and back, and how many different tokens there can be."""
+
+    encode: Callable[[str], Ids]
+    decode: Callable[[Sequence[int]], str]
+    vocabulary: int
+
+
+def codec_of(tokens: str) -> Codec:
+    """Return how text is cut into tokens; ``tokens`` is that of the settings.
+
+    Raises DataError: there is no such tokenizer, or it cannot be read.
+
+    >>> codec = codec_of("bytes")
+    >>> codec.decode(codec.encode("a b").tolist())
+    'a b'
+    """
     if tokens == "bytes":
-        return lambda text: np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32), 256
+        return Codec(
+            lambda text: np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32),
+            lambda ids: bytes(ids).decode("utf-8", errors="replace"),
+            256,
+        )
     from tokenizers import Tokenizer
 
     if tokens == "gpt2":
@@ -180,8 +201,9 @@ def _encoder(tokens: str) -> tuple[Callable[[str], Ids], int]:
             ) from None
     tokenizer.no_truncation()  # many published files ask for one, which would drop text, or for padding
     tokenizer.no_padding()
-    return (
+    return Codec(
         lambda text: np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32),
+        lambda ids: str(tokenizer.decode(ids)),
         max(tokenizer.get_vocab().values(), default=-1) + 1,  # numbers may be left out
     )
 
