@@ -13,7 +13,7 @@ import pytest
 from bench.commands import reproduce
 from bench.commands.reproduce import Target, targets
 from bench.errors import CONF, experiments
-from figures.registry import artifacts
+from figures.registry import artifacts, by_name
 
 
 def experiments_of(target: Target) -> list[str]:
@@ -39,14 +39,15 @@ def test_a_target_names_what_there_is(name):
     made = {recorded_as(words) for words in target.runs}
     for words in target.draws:
         artifact, *other = shlex.split(words)
-        shown = artifacts()[artifact].experiments if not other else (other[1],)
-        assert made & {*shown, *artifacts()[artifact].lenders}
+        parts = by_name()[artifact]
+        shown = {one for part in parts for one in part.experiments} if not other else {other[1]}
+        assert made & {*shown, *(one for part in parts for one in part.lenders)}
 
 
 @pytest.mark.parametrize("name", [name for name, one in artifacts().items() if one.made_by.startswith("make ")])
 def test_an_artifact_is_drawn_by_the_target_that_it_names(name):
     target = targets()[artifacts()[name].made_by.removeprefix("make ")]
-    assert name in [words.split()[0] for words in target.draws]
+    assert (artifacts()[name].part_of or name) in [words.split()[0] for words in target.draws]
     assert artifacts()[name].experiments[0] in experiments_of(target)
 
 
