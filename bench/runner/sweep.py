@@ -40,6 +40,7 @@ from bench.runner.preload import prepare_processes
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve
 from bench.runner.results import Results
+from bench.runner.threads import spare_threads
 from bench.step.unsupported import compile_unsupported, unsupported
 from bench.workloads import open_cell_workload
 from comera.protocol import Reason
@@ -100,6 +101,8 @@ def checked(configs: Sequence[Mapping[str, Any]], elsewhere: bool = False) -> li
     :func:`bench.runner.resolve.resolve`. RecordError, CheckpointError: see :meth:`Results.check`.
     """
     jobs = [resolve(config, elsewhere) for config in configs]
+    if not elsewhere:
+        spare_threads(jobs)
     folders: dict[tuple[Path, str], Results] = {}
     work = []
     for config, job in zip(configs, jobs, strict=True):
