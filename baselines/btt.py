@@ -41,8 +41,9 @@ class Settings:
     """Hyperparameters of block tensor trains.
 
     Args:
-        rank: of every block, with or without a ratio. None: 2, or with a ratio the one that suits each layer.
-        ratio: how many times smaller the whole model is to be; blocks then follow from it. None: they are balanced.
+        rank: of every block, with or without a ratio. None: 2, or with a ratio the one that each layer's size asks for.
+        ratio: how many times smaller the whole model is to be; blocks then follow from it, without a rank the fewest
+            with which each weight can have full rank. None: they are balanced.
         lr_cores, lr: constant rates of AdamW, of the cores and of everything else.
 
     Raises:

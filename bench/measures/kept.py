@@ -57,8 +57,8 @@ _OPERATORS = {
     "activation functions": re.compile("gelu|relu|silu|tanh|sigmoid"),
     "sums": re.compile(r"^_?(add|sub)_?$"),
     "outputs of dropout": re.compile("dropout"),
-    # new_empty: what a fused function writes its products into
-    _PRODUCTS: re.compile(r"^(addmm|mm|bmm|baddbmm|matmul|linear|addmv|mv|new_empty)$"),
+    # new_empty…: what a fused function writes its products into
+    _PRODUCTS: re.compile(r"^(addmm|mm|bmm|baddbmm|matmul|linear|addmv|mv|new_empty|new_empty_strided)$"),
 }
 
 _MIB = 2**20

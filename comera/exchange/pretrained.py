@@ -20,6 +20,7 @@ from torch import nn
 from comera.compatibility.arguments import check_folder, check_module
 from comera.compatibility.hugging_face import is_pretrained_model
 from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
+from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import RANKS
 
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "comera.json", "config.json"
@@ -181,6 +182,11 @@ def _filled(
     """Tensorize a dense model by the description, and load the tensors."""
     model = rebuild(model, layers, options, str(source))
     own = model.state_dict(keep_vars=True)
+    first_cores = {f"{name}.in_core": each for name, each in model.named_modules() if isinstance(each, BTTLinear)}
+    as_now = {
+        name: first_cores[name].shape.as_first_core(tensors[name]) for name in first_cores.keys() & tensors.keys()
+    }
+    tensors = {**tensors, **as_now}
     wrong = [name for name, tensor in tensors.items() if name not in own or own[name].shape != tensor.shape]
     found = {id(own[name]) for name in tensors.keys() & own.keys()}
     wrong += [name for name, tensor in own.items() if id(tensor) not in found and name != RANKS]

@@ -27,6 +27,7 @@ import torch
 import transformers
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.modeling_utils import PreTrainedModel
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
@@ -99,6 +100,21 @@ class ComeraConfig(QuantizationConfigMixin):
         self.options = dict(options or {})
 
 
+class FirstCores(ConversionOps):
+    """Loads the first core of a block tensor train as this version keeps it; saves it as it is."""
+
+    def convert(self, input_dict: dict[str, Any], *_: Any, **options: Any) -> dict[str, Any]:
+        """Return the tensors by their names, first cores converted."""
+        [(name, given)] = input_dict.items()
+        layer = options["model"].get_submodule(options["full_layer_name"].rpartition(".")[0])
+        given = given[0] if isinstance(given, list) else given
+        return {name: layer.shape.as_first_core(given) if isinstance(layer, BTTLinear) else given}
+
+    @property
+    def reverse_op(self) -> ConversionOps:
+        return self
+
+
 class ComeraQuantizer(HfQuantizer):
     """Replaces the layers of a model that transformers has just built, still without weights, by tensorized ones."""
 
@@ -120,6 +136,10 @@ class ComeraQuantizer(HfQuantizer):
     def get_new_dtype(self, converter: Any, param: Any, dtype: torch.dtype | None) -> torch.dtype | None:
         """Keep the type of each tensor in the file, unless a type for the model was asked for."""
         return None if self._keeps_types else super().get_new_dtype(converter, param, dtype)
+
+    def get_weight_conversions(self) -> list[Any]:
+        """Have first cores of block tensor trains converted, as versions up to 0.2.0 saved them."""
+        return [WeightConverter("in_core", "in_core", [FirstCores()])]
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
         for weight in self.quantization_config.untied:

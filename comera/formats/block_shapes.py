@@ -1,22 +1,22 @@
-"""The sizes of a block tensor train, and the solver for those that make a layer a wanted number of times smaller."""
+"""The sizes of a block tensor train, and the solver for a wanted ratio of one layer."""
 
 from __future__ import annotations
 
-import bisect
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+
+import torch
 
 from comera.compatibility.arguments import check_number
 from comera.modes import balanced_modes, check_size, divisors
 from comera.protocol import OutOfReach
 
-#: Ranks in the sequence in which :func:`solve_blocks` tries them.
-RANKS = (2, 1, 4, 3, 8, 6, 5, 7)
-
-#: How near a solution's size must come to the wanted one for its rank to be taken.
+#: How near a solution's size must come to the wanted one for its number of blocks to decide.
 _NEAR = 0.02
+
+#: How many divisors of a size are tried as its number of blocks. Sizes of layers have fewer.
+_DIVISORS = 256
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,16 @@ class BTTShape:
         return min(self.in_features, self.out_features, self.middle_size)
 
     @property
-    def core_shapes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """(J, n, I·r) and (I, J·r, m)."""
-        first = (self.in_blocks, self.in_size, self.out_blocks * self.rank)
+    def core_shapes(self) -> tuple[tuple[int, int, int, int], tuple[int, int, int]]:
+        """(J, n, r, I) and (I, J·r, m)."""
+        first = (self.in_blocks, self.in_size, self.rank, self.out_blocks)
         return first, (self.out_blocks, self.in_blocks * self.rank, self.out_size)
+
+    def as_first_core(self, saved: torch.Tensor) -> torch.Tensor:
+        """Return a saved first core as (J, n, r, I), which versions up to 0.2.0 saved as (J, n, I·r)."""
+        if saved.shape != (self.in_blocks, self.in_size, self.out_blocks * self.rank):
+            return saved
+        return saved.unflatten(2, (self.out_blocks, self.rank)).transpose(2, 3).contiguous()
 
     def __str__(self) -> str:
         blocks = f"{self.out_blocks} x {self.in_blocks} blocks of {self.out_size} by {self.in_size}, rank {self.rank}"
@@ -139,112 +145,93 @@ def balanced_blocks(in_features: int, out_features: int, rank: int) -> BTTShape:
     return BTTShape(in_features, out_features, in_blocks, out_blocks, min(rank, in_size, out_size))
 
 
-def solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | None = None) -> BTTShape:
+def solve_blocks(
+    in_features: int,
+    out_features: int,
+    ratio: float,
+    rank: int | None = None,
+    blocks: tuple[int, int] | None = None,
+) -> BTTShape:
     """Find blocks with which the cores have ``ratio`` times fewer entries than the dense weight.
 
-    Of the shapes whose size is within 2 % of the wanted one, or as near as any, the one is taken in which input groups
-    and output groups differ least in number, as do the two sides of a block.
+    Of the shapes within 2 % of the wanted size, or else nearest to it, those with the highest possible rank of the
+    whole weight are taken, of these the one with the fewest blocks, then the one whose blocks are nearest to squares.
+    A square weight has full rank with about 2·ratio by 2·ratio blocks. Few blocks make large products, and few numbers
+    between them.
 
     Args:
         in_features, out_features: N and M.
         ratio: wanted, above 0.
-        rank: r; None: the first of :data:`RANKS` that comes within 2 %, or the one that comes nearest.
+        rank: r; None: the one that the size asks for.
+        blocks: J and I, the input and output groups; None: the solver chooses.
 
     Raises:
-        ValueError: a ratio that is no finite number above 0, or a rank below 1.
-        OutOfReach: no blocks come within a quarter of the wanted size; the sentence has the nearest ratio.
+        ValueError: a ratio that is no finite number above 0, a rank below 1, or blocks that do not divide the features.
+        OutOfReach: no shape comes within a quarter of the wanted size; the sentence has the nearest ratio.
 
     Example:
         >>> shape = solve_blocks(128, 512, ratio=4)
         >>> shape.in_blocks, shape.out_blocks, shape.rank, shape.ratio
-        (8, 32, 2, 4.0)
+        (2, 8, 8, 4.0)
     """
     in_features, out_features = check_size("in_features", in_features), check_size("out_features", out_features)
     ratio = check_number("ratio", ratio, "a finite number above 0", lambda value: value > 0)
     if rank is not None:
         rank = check_size("rank", rank)
-    return _solve_blocks(in_features, out_features, ratio, rank)
-
-
-@functools.lru_cache(maxsize=1024)
-def _solve_blocks(in_features: int, out_features: int, ratio: float, rank: int | None) -> BTTShape:
-    found: list[tuple[float, BTTShape]] = []
-    for each in RANKS if rank is None else (rank,):
-        candidates = _near(in_features, out_features, each, ratio)
-        if not candidates:
-            continue
-        best = min(candidates, key=lambda candidate: imbalance(candidate[1]))
-        found.append(best)
-        if best[0] <= math.log1p(_NEAR):
-            return best[1]
-    if not found:
-        raise OutOfReach(f"rank is {rank}; no block of a weight {in_features} → {out_features} has that rank.")
-    error, shape = min(found, key=lambda each: each[0])
-    if error > math.log(1.25):
+    if blocks is not None:
+        BTTShape(in_features, out_features, *blocks, rank=1)  # checks them
+    shape = nearest_blocks(in_features, out_features, ratio, rank, blocks)
+    if abs(math.log(shape.ratio / ratio)) > math.log(1.25):
+        wishes = ("" if rank is None else f" of rank {rank}") + ("" if blocks is None else f" with blocks={blocks}")
         raise OutOfReach(
-            f"ratio={ratio:g} is out of reach of a block tensor train {in_features} → {out_features}"
-            f"{'' if rank is None else f' of rank {rank}'}; the nearest is {shape.ratio:.4g}."
+            f"ratio={ratio:g} is out of reach of a block tensor train {in_features} → {out_features}{wishes}; "
+            f"the nearest is {shape.ratio:.4g}."
         )
     return shape
 
 
-def _near(in_features: int, out_features: int, rank: int, ratio: float) -> list[tuple[float, BTTShape]]:
-    """Return the shapes of a rank whose size is within 2 % of the wanted one, or nearest to it, with the log of that.
-
-    For each number of input groups the size grows with the number of output groups, so that few of these are looked at.
-    """
-    ins = [blocks for blocks in divisors(in_features) if in_features // blocks >= rank]
-    outs = [blocks for blocks in divisors(out_features) if out_features // blocks >= rank]
-    wanted = in_features * out_features / ratio / rank
-
-    def error_of(in_blocks: int, out_blocks: int) -> float:
-        count = rank * (in_features * out_blocks + out_features * in_blocks)
-        return abs(math.log(in_features * out_features / count / ratio))
-
-    def places(in_blocks: int, share: float) -> tuple[int, int]:
-        """Return the places of output groups from ``wanted/share`` on and behind ``wanted·share``, in size."""
-        rest = out_features * in_blocks
-        return (
-            bisect.bisect_left(outs, (wanted / share - rest) / in_features),
-            bisect.bisect_right(outs, (wanted * share - rest) / in_features),
-        )
-
-    least = math.log1p(_NEAR)
-    errors = []
-    for in_blocks in ins:
-        first, _ = places(in_blocks, 1.0)
-        errors += [error_of(in_blocks, out_blocks) for out_blocks in outs[max(first - 2, 0) : first + 2]]
-    if not errors:
-        return []
-    least = max(min(errors), least)
-    found = []
-    for in_blocks in ins:
-        first, last = places(in_blocks, math.exp(least) * (1 + 1e-9))
-        for out_blocks in outs[max(first - 1, 0) : last + 1]:
-            if (error := error_of(in_blocks, out_blocks)) <= least:
-                found.append((error, BTTShape(in_features, out_features, in_blocks, out_blocks, rank)))
-    return found
-
-
-def block_shapes(in_features: int, out_features: int, rank: int | None = None) -> Iterator[BTTShape]:
-    """Return every shape of a layer with blocks of a rank, or of any of :data:`RANKS`.
+@functools.lru_cache(maxsize=1024)
+def nearest_blocks(
+    in_features: int,
+    out_features: int,
+    ratio: float,
+    rank: int | None = None,
+    blocks: tuple[int, int] | None = None,
+) -> BTTShape:
+    """Find blocks as :func:`solve_blocks` does, however far from the wanted size the nearest ones are.
 
     Example:
-        >>> [(shape.in_blocks, shape.out_blocks) for shape in block_shapes(4, 2, rank=2)]
-        [(1, 1), (2, 1)]
+        >>> nearest_blocks(7, 13, ratio=100).ratio
+        4.55
     """
-    for each in RANKS if rank is None else (rank,):
-        for in_blocks in divisors(in_features):
-            for out_blocks in divisors(out_features):
-                if each <= min(in_features // in_blocks, out_features // out_blocks):
-                    yield BTTShape(in_features, out_features, in_blocks, out_blocks, each)
+    wanted, widest = in_features * out_features / ratio, max(in_features, out_features)
+    if blocks is None:
+        ins, outs = (_divisors_near(size, 2 * ratio * size / widest) for size in (in_features, out_features))
+    else:
+        ins, outs = [blocks[0]], [blocks[1]]
+    best: tuple[tuple[float, ...], tuple[int, int, int]] | None = None
+    for in_blocks in ins:
+        for out_blocks in outs:
+            limit = min(in_features // in_blocks, out_features // out_blocks)
+            per_rank = in_features * out_blocks + out_features * in_blocks
+            below = min(max(int(wanted / per_rank), 1), limit)
+            for each in {below, min(below + 1, limit)} if rank is None else {rank} if rank <= limit else ():
+                error = abs(math.log(each * per_rank / wanted))
+                middle = in_blocks * out_blocks * each
+                key = (
+                    max(error, math.log1p(_NEAR)),
+                    -min(in_features, out_features, middle),
+                    in_blocks * out_blocks,
+                    abs(math.log(in_features * out_blocks / (in_blocks * out_features))),
+                    error,
+                )
+                if best is None or key < best[0]:
+                    best = key, (in_blocks, out_blocks, each)
+    if best is None:
+        raise OutOfReach(f"rank is {rank}; no block of a weight {in_features} → {out_features} has that rank.")
+    return BTTShape(in_features, out_features, *best[1])
 
 
-def imbalance(shape: BTTShape) -> float:
-    """Measure how far a shape is from blocks that are square, in a square of blocks; 0 where it is both.
-
-    Example:
-        >>> imbalance(BTTShape(16, 16, 4, 4, 1)), round(imbalance(BTTShape(16, 16, 8, 4, 1)), 2)
-        (0.0, 1.39)
-    """
-    return abs(math.log(shape.in_size / shape.out_size)) + abs(math.log(shape.in_blocks / shape.out_blocks))
+def _divisors_near(number: int, to: float) -> list[int]:
+    """Return the divisors of a number, of more than :data:`_DIVISORS` those nearest to another number."""
+    return sorted(sorted(divisors(number), key=lambda each: abs(math.log(each / to)))[:_DIVISORS])

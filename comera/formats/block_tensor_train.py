@@ -2,7 +2,7 @@
 
 With N = J·n input features in J groups and M = I·m output features in I groups, the weight has I·J blocks. The block
 between input group j and output group i is the product of an (n, r) and an (r, m) factor. A row X costs two batched
-products with a permutation between them::
+products::
 
     Y[j, i] = X[j] · A[j, i]         X[j]: (n,),   A[j, i]: (n, r)
     Z[i]    = Σ_j Y[j, i] · B[i, j]  B[i, j]: (r, m)
@@ -12,7 +12,7 @@ which a tensor train or a two-factor form of that size cannot. r = 1 is the Mona
 arXiv 2204.00595); the form with any r is the BTT of Qiu et al., "Compute Better Spent" (ICML 2024, arXiv 2406.06248).
 
 Letters in names of dimensions: B rows, J input groups, n features of one, I output groups, m features of one, r rank, R
-all that a group has between the products: I·r numbers after the first, J·r before the second.
+all that a group has between the products: r·I numbers after the first, J·r before the second.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from comera.compatibility.dense_weight import weight_of
-from comera.formats.batched_product import batched_product, plain_product
+from comera.formats.batched_product import ROWS_OUTSIDE, batched_product, plain_product
 from comera.formats.block_plans import CONTRACTIONS, BlockContraction, plan_blocks
 from comera.formats.block_shapes import BTTShape, balanced_blocks
 from comera.tensor_train import shared_out, spectral_std
 
-#: With fewer rows plain products are faster; measured at 768 x 768 and rank 2 on a CPU.
-_FEW_ROWS = 64
+#: With fewer rows plain products are faster; measured at 768 x 768 with 8 x 8 blocks of rank 12 on a CPU.
+_FEW_ROWS = 256
 
 #: How the cores of a block tensor train can be drawn; see :meth:`BTTLinear.reset_parameters`.
 BlockInit = Literal["normal", "spectral", "orthogonal"]
@@ -52,7 +52,7 @@ class BTTLinear(nn.Module):
         device, dtype: of the parameters.
 
     Attributes:
-        in_core: (J, n, I·r), the factors A.
+        in_core: (J, n, r, I), the factors A; state dicts with (J, n, I·r), of versions up to 0.2.0, are converted.
         out_core: (I, J·r, m), the factors B.
 
     Shape:
@@ -112,7 +112,7 @@ class BTTLinear(nn.Module):
         * ``"orthogonal"``: each block of a core is orthogonal with the singular value √(e/d) (Yang et al.).
         """
         shape = self.shape
-        for core in (self.in_core, self.out_core):
+        for core in (self.in_core.flatten(2), self.out_core):  # both are views
             _, inputs, outputs = core.shape
             if self.init == "spectral":
                 core.normal_(std=spectral_std(inputs, outputs))
@@ -163,7 +163,7 @@ class BTTLinear(nn.Module):
         left, values, right = torch.linalg.svd(blocks_JnIm.transpose(1, 2).to(kind), full_matrices=False)
         r = shape.rank
         first_JIr, second_JIr = shared_out(values[..., :r])
-        layer.in_core.copy_((left[..., :r] * first_JIr.unsqueeze(-2)).transpose(1, 2).reshape(layer.in_core.shape))
+        layer.in_core.copy_((left[..., :r] * first_JIr.unsqueeze(-2)).permute(0, 2, 3, 1))  # (J, I, n, r)
         factors_JIrm = second_JIr.unsqueeze(-1) * right[..., :r, :]
         layer.out_core.copy_(factors_JIrm.transpose(0, 1).reshape(layer.out_core.shape))
         if bias is not None and layer.bias is not None:
@@ -197,32 +197,26 @@ class BTTLinear(nn.Module):
     def _product(self, input: torch.Tensor) -> torch.Tensor:
         """Multiply by both cores, (…, N) to (…, M).
 
-        What lies between the products has rows as its last dimension, so that its permutation moves B numbers at a time
-        instead of r. With few rows the calls that this takes cost more than they save, and a compiler has ways of its
-        own: there the products are plain.
+        What lies between the products has rows as its last dimension, and ranks before output groups: as (J, r, I, B)
+        it is what the first product puts out, and by strides what the second one reads as (I, J·r, B). With few rows
+        the calls that this takes cost more than they save, and a compiler has ways of its own: there the products are
+        plain.
         """
         shape = self.shape
         groups_BJn = input.reshape(-1, shape.in_blocks, shape.in_size)
         rows = groups_BJn.shape[0]
+        product = plain_product if torch.compiler.is_compiling() or rows < _FEW_ROWS else batched_product
         bias_I1m = None if self.bias is None else self.bias.view(shape.out_blocks, 1, shape.out_size)
-        if torch.compiler.is_compiling() or rows < _FEW_ROWS:
-            middle_JBR = plain_product(groups_BJn.transpose(0, 1), self.in_core)
-            middle_JBIr = middle_JBR.view(shape.in_blocks, rows, shape.out_blocks, shape.rank)
-            middle_IBR = middle_JBIr.permute(2, 1, 0, 3).reshape(shape.out_blocks, rows, shape.in_blocks * shape.rank)
-            output_IBm = plain_product(middle_IBR, self.out_core, bias_I1m)
-        else:
-            middle_JRB = batched_product(self.in_core.transpose(1, 2), groups_BJn.permute(1, 2, 0))
-            middle_JIrB = middle_JRB.view(shape.in_blocks, shape.out_blocks, shape.rank, rows)
-            middle_IRB = middle_JIrB.transpose(0, 1).reshape(shape.out_blocks, shape.in_blocks * shape.rank, rows)
-            output_IBm = batched_product(middle_IRB.transpose(1, 2), self.out_core, bias_I1m)
+        middle_JRB = product(self.in_core.flatten(2).transpose(1, 2), groups_BJn.permute(1, 2, 0))
+        middle_RIB = middle_JRB.view(shape.in_blocks * shape.rank, shape.out_blocks, rows)
+        output_IBm = product(middle_RIB.permute(1, 2, 0), self.out_core, bias_I1m, ROWS_OUTSIDE)
         return output_IBm.transpose(0, 1).reshape(*input.shape[:-1], shape.out_features)
 
     def to_dense(self) -> torch.Tensor:
         """Return the weight as ``nn.Linear.weight`` has it: (M, N)."""
         shape = self.shape
-        first_JnIr = self.in_core.view(shape.in_blocks, shape.in_size, shape.out_blocks, shape.rank)
         second_IJrm = self.out_core.view(shape.out_blocks, shape.in_blocks, shape.rank, shape.out_size)
-        weight_ImJn = torch.einsum("jnir,ijrm->imjn", first_JnIr, second_IJrm)
+        weight_ImJn = torch.einsum("jnri,ijrm->imjn", self.in_core, second_IJrm)
         return weight_ImJn.reshape(shape.out_features, shape.in_features)
 
     @property
@@ -254,8 +248,10 @@ class BTTLinear(nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """Load as any module does, except that cores of other blocks with as many entries raise a sentence."""
+        """Load as any module does; convert an older ``in_core``; cores of other blocks raise a sentence."""
         errors = more[-1]
+        if isinstance(given := state_dict.get(f"{prefix}in_core"), torch.Tensor):
+            state_dict[f"{prefix}in_core"] = self.shape.as_first_core(given)
         for name, core in (("in_core", self.in_core), ("out_core", self.out_core)):
             given = state_dict.get(prefix + name)
             if isinstance(given, torch.Tensor) and given.shape != core.shape:

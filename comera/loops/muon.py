@@ -121,7 +121,7 @@ def split_matrices(module: nn.Module, name: str, values: torch.Tensor) -> list[t
         sides = [core.flatten(0, 1) if i < module.shape.half else core.flatten(1) for i, core in enumerate(cores)]
         return [side.unsqueeze(0) for side in sides]
     if isinstance(module, BTTLinear):
-        return [values]
+        return [values.flatten(2)]
     if (to_matrices := getattr(module, "to_matrices", None)) is not None:
         return list(to_matrices(name, values))
     return [values.unsqueeze(0) if is_conv1d(module) else values.t().unsqueeze(0)]
@@ -137,7 +137,7 @@ def join_matrices(module: nn.Module, name: str, matrices: Sequence[torch.Tensor]
         return joined
     [values] = matrices
     if isinstance(module, BTTLinear):
-        return values
+        return values.reshape(module.get_parameter(name).shape)
     return values[0] if is_conv1d(module) else values[0].t()
 
 

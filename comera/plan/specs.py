@@ -82,10 +82,11 @@ class BTT:
     """Specification of a block tensor train in the place of an ``nn.Linear`` or a ``Conv1D``.
 
     Args:
-        rank: of every block; None: 2, or with ``ratio`` the one that suits.
-        in_blocks, out_blocks: input and output groups, both or neither; None: the balanced ones.
-        ratio: how many times fewer entries the cores of each layer are to have than its dense weight, instead of
-            blocks (:func:`comera.solve_blocks`).
+        rank: of every block; None: 2, or with ``ratio`` the one that the size asks for.
+        in_blocks, out_blocks: input and output groups, both or neither; None: the balanced ones, or with ``ratio`` the
+            fewest with which the weight can have full rank.
+        ratio: how many times fewer entries the cores of each layer are to have than its dense weight
+            (:func:`comera.solve_blocks`).
         init: how cores are drawn from scratch (:meth:`BTTLinear.reset_parameters`); trained weights that are decomposed
             leave nothing to draw.
     """
@@ -108,9 +109,10 @@ class BTT:
         out_features, in_features = weight.shape
         rank, blocks = 2 if self.rank is None else self.rank, (self.in_blocks, self.out_blocks)
         if self.ratio is not None:
-            if blocks != (None, None):
-                raise ValueError("ratio decides the blocks of BTT; give ratio, or in_blocks and out_blocks.")
-            shape = solve_blocks(in_features, out_features, self.ratio, self.rank)
+            if (self.in_blocks is None) != (self.out_blocks is None):
+                raise ValueError("in_blocks and out_blocks go together: give both or neither.")
+            wish = None if self.in_blocks is None or self.out_blocks is None else (self.in_blocks, self.out_blocks)
+            shape = solve_blocks(in_features, out_features, self.ratio, self.rank, wish)
             rank, blocks = shape.rank, (shape.in_blocks, shape.out_blocks)
         if decompose:
             if self.init != "normal":

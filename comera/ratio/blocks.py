@@ -1,24 +1,26 @@
 """From a wanted compression ratio of a whole model to the blocks of each of its layers.
 
 All layers get about the same ratio of their own. What stays dense counts at its full size on both sides, as in
-:mod:`comera.ratio.model`. Blocks divide features, so sizes of one layer are coarse; layers of one shape may therefore
-differ by one size, as in an apportionment.
+:mod:`comera.ratio.model`. Without a rank, :func:`comera.solve_blocks` decides for each layer. With a rank, sizes of one
+layer are coarse, since blocks divide features; layers of one shape may therefore differ by one size, as in an
+apportionment.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
 
 from comera.compatibility.hugging_face import linear_weight
-from comera.formats.block_shapes import BTTShape, block_shapes, imbalance
+from comera.formats.block_shapes import BTTShape, nearest_blocks
+from comera.modes import divisors
 from comera.protocol import OutOfReach
 from comera.ratio.rank_search import TOLERANCE, check_ratio
 
-#: The most uneven blocks that are used as long as there are others, see :func:`imbalance`.
+#: The most uneven blocks that are used as long as there are others, see :func:`_imbalance`.
 _UNEVEN = math.log(16)
 
 
@@ -31,7 +33,7 @@ def solve_block_model(
         model: the dense model; shapes are enough, so it may be on the ``meta`` device.
         names: of its linear layers that become block tensor trains.
         ratio: parameters of ``model`` over those of the other, from 1 up, met within 2 %.
-        rank: of every block; None: the one that suits each layer.
+        rank: of every block; None: the fewest blocks with which each weight can have full rank.
 
     Returns:
         A shape for each name.
@@ -54,10 +56,14 @@ def solve_block_model(
     dense = sum(parameter.numel() for parameter in model.parameters())
     matrices = sum(weights[name].numel() for name in once)
     kept, wanted = dense - matrices, dense / ratio
-    share = max(wanted - kept, 0) / matrices
+    share = max(wanted - kept, 1) / matrices
     for uneven in (_UNEVEN, math.inf):
-        around = {name: _around(weights[name], share, rank, uneven) for name in once}
-        chosen = _nearest(around, wanted - kept)
+        if rank is None:
+            sizes = {name: tuple(reversed(weights[name].shape)) for name in once}
+            chosen = {name: nearest_blocks(*size, 1 / share) for name, size in sizes.items()}
+        else:
+            around = {name: _around(weights[name], share, rank, uneven) for name in once}
+            chosen = _nearest(around, wanted - kept)
         total = kept + sum(shape.parameter_count for shape in chosen.values())
         if abs(total - wanted) <= TOLERANCE * wanted:
             return {name: chosen[first[id(weight)]] for name, weight in weights.items()}
@@ -79,16 +85,16 @@ def _nearest(around: Mapping[str, tuple[BTTShape, BTTShape]], entries: float) ->
     return chosen
 
 
-def _around(weight: torch.Tensor, share: float, rank: int | None, uneven: float) -> tuple[BTTShape, BTTShape]:
+def _around(weight: torch.Tensor, share: float, rank: int, uneven: float) -> tuple[BTTShape, BTTShape]:
     """Return the shapes next below and next above a share of the weight's entries, as even as there are of a size."""
     best: dict[int, BTTShape] = {}
-    for shape in block_shapes(weight.shape[1], weight.shape[0], rank):
+    for shape in _shapes_of_rank(weight.shape[1], weight.shape[0], rank):
         known = best.get(shape.parameter_count)
-        if known is None or imbalance(shape) < imbalance(known):
+        if known is None or _imbalance(shape) < _imbalance(known):
             best[shape.parameter_count] = shape
     if not best:
         raise OutOfReach(f"rank is {rank}; no block of a weight {tuple(weight.shape)} has that rank.")
-    even = {size: shape for size, shape in best.items() if imbalance(shape) <= uneven} or best
+    even = {size: shape for size, shape in best.items() if _imbalance(shape) <= uneven} or best
     return _next(even, share * weight.numel())
 
 
@@ -96,3 +102,16 @@ def _next(shapes: Mapping[int, BTTShape], size: float) -> tuple[BTTShape, BTTSha
     below = max((each for each in shapes if each <= size), default=min(shapes))
     above = min((each for each in shapes if each >= size), default=max(shapes))
     return shapes[below], shapes[above]
+
+
+def _shapes_of_rank(in_features: int, out_features: int, rank: int) -> Iterator[BTTShape]:
+    """Yield every shape of a layer with blocks of a rank."""
+    for in_blocks in divisors(in_features):
+        for out_blocks in divisors(out_features):
+            if rank <= min(in_features // in_blocks, out_features // out_blocks):
+                yield BTTShape(in_features, out_features, in_blocks, out_blocks, rank)
+
+
+def _imbalance(shape: BTTShape) -> float:
+    """Measure how far a shape is from square blocks in a square of blocks; 0 where it is both."""
+    return abs(math.log(shape.in_size / shape.out_size)) + abs(math.log(shape.in_blocks / shape.out_blocks))

@@ -1,15 +1,18 @@
 """Block tensor trains: what they compute, how they are sized, drawn, decomposed, saved, and put into models."""
 
 import copy
+import json
 import math
 
 import pytest
 import torch
+import transformers
 from model_states import kept_numbers
+from noted_operations import NotedOperations
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from two_processes import FEATURES, in_two_processes, train
 
@@ -17,10 +20,10 @@ import comera
 from comera import BTT, TT, BTTLinear, BTTShape, solve_blocks
 from comera.formats import block_candidates
 from comera.formats.batched_product import batched_product
-from comera.formats.block_shapes import RANKS, balanced_blocks
+from comera.formats.block_shapes import balanced_blocks
 
-#: Rows from which on rows lie last between the products.
-MANY = 64
+#: Rows from which on the products write by strides.
+MANY = 256
 
 SHAPES = [(6, 4, 2, 2, 1), (12, 18, 3, 2, 3), (8, 8, 8, 1, 1), (8, 8, 1, 8, 1), (7, 5, 1, 1, 4), (1, 6, 1, 3, 1)]
 
@@ -41,7 +44,7 @@ def by_definition(layer):
     n, m, r = shape.in_size, shape.out_size, shape.rank
     for j in range(shape.in_blocks):
         for i in range(shape.out_blocks):
-            left, right = layer.in_core[j, :, i * r : (i + 1) * r], layer.out_core[i, j * r : (j + 1) * r]
+            left, right = layer.in_core[j, :, :, i], layer.out_core[i, j * r : (j + 1) * r]
             weight[i * m : (i + 1) * m, j * n : (j + 1) * n] = (left @ right).t()
     return weight
 
@@ -114,31 +117,15 @@ def test_what_a_plan_keeps_is_what_autograd_keeps():
         assert plan.saved <= sum(kept) <= plan.saved + copies
 
 
-class Runs(TorchDispatchMode):
-    """Of every copy, how many numbers in a row it reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.lengths = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket is torch.ops.aten.clone:
-            length, sizes, strides = 1, list(args[0].shape), list(args[0].stride())
-            while sizes and strides[-1] == length:
-                length *= sizes.pop()
-                strides.pop()
-            self.lengths.append(length)
-        return func(*args, **(kwargs or {}))
-
-
-def test_no_permutation_moves_single_ranks():
-    """At r numbers a time the copies would take as long as the products, forward and backward."""
-    layer = layer_of((24, 30, 4, 5, 2), torch.float32)
-    x = torch.randn(MANY, 24, requires_grad=True)
-    with Runs() as runs:
-        layer(x).sum().backward()
-    assert len(runs.lengths) >= 4  # both ways two permutations
-    assert min(runs.lengths) >= min(layer.shape.in_size, layer.shape.out_size)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(24, 30, 4, 5, 2), (64, 64, 8, 8, 1), (64, 32, 4, 8, 4)])
+def test_no_step_copies_a_tensor(shape, bias):
+    layer = layer_of(shape, torch.float32, bias=bias)
+    x, way = torch.randn(2, MANY, shape[0], requires_grad=True), torch.randn(2, MANY, shape[1])
+    with NotedOperations() as ran:
+        layer(x).backward(way)
+    assert not ran.named("clone", "copy", "_to_copy")
+    assert len(ran.named("bmm")) == 6
 
 
 def test_few_rows_take_plain_products(monkeypatch):
@@ -207,35 +194,93 @@ def test_an_input_of_another_width_is_refused():
         layer_of(SHAPES[0], torch.float32)(torch.zeros(2, 3))
 
 
-@pytest.mark.parametrize("sizes", [(128, 512), (60, 84)])
-@pytest.mark.parametrize("ratio", [2, 4, 8])
-def test_a_solved_shape_has_the_wanted_size_or_the_nearest_there_is(sizes, ratio):
-    shape = solve_blocks(*sizes, ratio)
-    everything = (
-        [
-            BTTShape(*sizes, j, i, r)
-            for r in RANKS
-            for j in range(1, sizes[0] + 1)
-            for i in range(1, sizes[1] + 1)
-            if not sizes[0] % j and not sizes[1] % i and r <= min(sizes[0] // j, sizes[1] // i)
-        ]
-        if max(sizes) <= 128
-        else [shape]
-    )
-    nearest = min(abs(math.log(each.ratio / ratio)) for each in everything)
-    assert abs(math.log(shape.ratio / ratio)) <= max(nearest, math.log(1.02)) + 1e-9
-    for rank in (1, 2):
-        assert solve_blocks(*sizes, ratio, rank).rank == rank
-
-
-def test_the_prototypes_blocks_are_found():
-    found = [solve_blocks(*sizes, 4) for sizes in [(128, 128), (128, 512), (512, 128), (256, 256)]]
-    assert [(s.in_size, s.in_blocks, s.out_blocks, s.out_size, s.rank) for s in found] == [
-        (16, 8, 8, 16, 2),
-        (16, 8, 32, 16, 2),
-        (16, 32, 8, 16, 2),
-        (16, 16, 16, 16, 2),
+@pytest.mark.parametrize("sizes", [(128, 96), (60, 84), (64, 64)])
+@pytest.mark.parametrize("ratio", [2, 4, 8, 14])
+@pytest.mark.parametrize("rank", [None, 1, 2])
+def test_a_solved_shape_is_the_best_of_all(sizes, ratio, rank):
+    """Near the size, of the highest possible rank, of the fewest blocks: by trying every shape."""
+    everything = [
+        BTTShape(*sizes, j, i, r)
+        for j in range(1, sizes[0] + 1)
+        for i in range(1, sizes[1] + 1)
+        if not sizes[0] % j and not sizes[1] % i
+        for r in ([rank] if rank else range(1, min(sizes[0] // j, sizes[1] // i) + 1))
+        if r <= min(sizes[0] // j, sizes[1] // i)
     ]
+
+    def error(shape):
+        return max(abs(math.log(shape.ratio / ratio)), math.log(1.02))
+
+    found = solve_blocks(*sizes, ratio, rank)
+    assert rank in (None, found.rank)
+    assert error(found) == pytest.approx(min(map(error, everything)))
+    near = [each for each in everything if error(each) <= error(found) + 1e-9]
+    assert found.rank_limit == max(each.rank_limit for each in near)
+    full = [each.in_blocks * each.out_blocks for each in near if each.rank_limit == found.rank_limit]
+    assert found.in_blocks * found.out_blocks == min(full)
+
+
+@pytest.mark.parametrize("ratio", [2, 4, 8])
+@pytest.mark.parametrize("width", [512, 2048])
+def test_a_square_has_twice_as_many_blocks_a_side_as_its_ratio(width, ratio):
+    shape = solve_blocks(width, width, ratio)
+    assert (shape.in_blocks, shape.out_blocks, shape.middle_size) == (2 * ratio, 2 * ratio, width)
+
+
+def test_blocks_and_rank_are_wishes():
+    assert solve_blocks(128, 128, 4, rank=1) == BTTShape(128, 128, 16, 16, 1)
+    assert solve_blocks(128, 128, 4, blocks=(4, 4)) == BTTShape(128, 128, 4, 4, 4)
+    assert comera.tensorize(nn.Linear(128, 128), {"": BTT(None, 4, 4, ratio=4)}).shape.rank == 4
+    with pytest.raises(ValueError, match=r"out of reach .* with blocks=\(1, 1\); the nearest is 64"):
+        solve_blocks(128, 128, 1000, blocks=(1, 1))
+    with pytest.raises(ValueError, match=r"in_blocks is 5; it must divide in_features=128, as 4 or 8 do\."):
+        solve_blocks(128, 128, 4, blocks=(5, 5))
+
+
+class TestOlderStates:
+    """Version 0.2.0 kept the first core as (J, n, I·r); state, input and output are of its own."""
+
+    STATE = (
+        ("in_core", (2, 2, 6), "1 3 5 1 6 7 1 6 -8 7 7 1 2 -7 -7 -8 2 1 -1 4 -4 -1 -2 -7"),
+        ("out_core", (3, 4, 2), "-1 -4 0 7 -1 -4 7 7 5 -4 -8 1 4 -6 4 -8 5 3 4 4 5 -6 1 4"),
+    )
+    OUTPUT = (-40.0, 50.0, -435.0, 505.0, 101.0, 8.0)
+
+    def state(self):
+        return {name: torch.tensor([*map(float, text.split())]).view(shape) for name, shape, text in self.STATE}
+
+    def output(self, layer):
+        return tuple(layer(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist())
+
+    def test_a_state_dict_is_converted(self):
+        layer = BTTLinear(4, 6, 2, 3, 2, bias=False)
+        layer.load_state_dict(self.state())
+        assert self.output(layer) == self.OUTPUT
+        again = BTTLinear(4, 6, 2, 3, 2, bias=False)
+        again.load_state_dict(layer.state_dict())
+        assert self.output(again) == self.OUTPUT
+
+    def test_a_saved_folder_is_converted(self, tmp_path):
+        described = {"in_blocks": 2, "out_blocks": 3, "rank": 2}
+        text = json.dumps({"format": 1, "comera": "0.2.0", "torch": "2.13.0", "layers": {"0": described}})
+        (tmp_path / "comera.json").write_text(text)
+        save_file({f"0.{name}": tensor for name, tensor in self.state().items()}, tmp_path / "model.safetensors")
+        model = comera.load_pretrained(tmp_path, nn.Sequential(nn.Linear(4, 6, bias=False)))
+        assert self.output(model) == self.OUTPUT
+
+    def test_a_folder_of_transformers_is_converted(self, tmp_path):
+        sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
+        config = transformers.BertConfig(**sizes, num_attention_heads=2, max_position_embeddings=4)
+        name, model = "encoder.layer.0.intermediate.dense", transformers.BertModel(config).eval()
+        comera.tensorize(model, {name: BTT(2)}).save_pretrained(tmp_path)
+        saved, file = load_file(tmp_path / "model.safetensors"), tmp_path / "model.safetensors"
+        saved[f"{name}.in_core"] = saved[f"{name}.in_core"].transpose(2, 3).flatten(2).contiguous()
+        save_file(saved, file, {"format": "pt"})
+        tokens = torch.tensor([[1, 2, 3]])
+        again = transformers.BertModel.from_pretrained(tmp_path)
+        torch.testing.assert_close(again(tokens).last_hidden_state, model(tokens).last_hidden_state)
+        again.save_pretrained(tmp_path)
+        assert load_file(file)[f"{name}.in_core"].ndim == 4
 
 
 @pytest.mark.parametrize("init", ["normal", "spectral", "orthogonal"])
@@ -243,7 +288,7 @@ def test_starts_have_the_sizes_they_promise(init):
     torch.manual_seed(0)
     layer = BTTLinear(256, 512, rank=2, init=init)
     assert torch.equal(layer.bias, torch.zeros(512))
-    for core in layer.core_parameters():
+    for core in (layer.in_core.flatten(2), layer.out_core):
         _, inputs, outputs = core.shape
         if init == "orthogonal":
             values = torch.linalg.svdvals(core.detach())
