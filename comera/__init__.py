@@ -15,6 +15,7 @@ from comera.exchange.dense_model import to_dense_model
 from comera.exchange.pretrained import load_pretrained, save_pretrained
 from comera.formats.block_shapes import BTTShape, solve_blocks
 from comera.formats.block_tensor_train import BTTLinear
+from comera.formats.grouped import GroupedLinear
 from comera.inspection.step_memory import StepMemory, step_memory
 from comera.inspection.summary import ModelSummary, summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
@@ -22,7 +23,7 @@ from comera.loops.control import RankControl, RankPlan, control_ranks
 from comera.loops.muon import Muon
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
-from comera.plan.specs import BTT, TT, TTM
+from comera.plan.specs import BTT, TT, TTM, Grouped
 from comera.protocol import OutOfReach
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
@@ -43,6 +44,8 @@ __all__ = [
     "CapturedStep",
     "Cut",
     "EarlyStage",
+    "Grouped",
+    "GroupedLinear",
     "LateStage",
     "LinearSolution",
     "ModelSize",

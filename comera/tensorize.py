@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -17,12 +17,12 @@ from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.hugging_face import is_conv1d, is_linear
 from comera.contraction.joint_merging import JointMerging
 from comera.declared_ties import redeclare_ties, tie_as_declared
-from comera.formats.block_tensor_train import BTTLinear
+from comera.formats.block_linear import BlockLinear
 from comera.functional import fuse_feed_forwards
 from comera.inspection.summary import summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.lowprec.products import FP8, use_fp8
-from comera.plan.specs import BTT, TABLES, TT, TTM, Dense, LinearSpec, table_kind, unsupported_option, unusual
+from comera.plan.specs import TABLES, TT, TTM, Dense, LinearSpec, Spec, table_kind, unsupported_option, unusual
 from comera.ratio.automatic import choose, sentences, worth_splitting
 from comera.recomputing import Recompute, check_recompute, keep_ranks
 from comera.tracing import siblings_in
@@ -56,7 +56,7 @@ def _refuse_unusual(name: str, module: Dense, reason: str) -> None:
 
 def tensorize(
     model: nn.Module,
-    plan: Mapping[str, TT | BTT | TTM | None] | Literal["auto"],
+    plan: Mapping[str, Spec | None] | Literal["auto"],
     start: Literal["scratch", "weights"] = "scratch",
     merge_jointly: bool = True,
     recompute: Recompute = "none",
@@ -74,13 +74,14 @@ def tensorize(
     Args:
         model: any module.
         plan: name patterns (as in ``fnmatch``, against the names of ``model.named_modules()``) and what to put there:
-            :class:`TT` or :class:`BTT` for ``nn.Linear`` and for ``Conv1D``, the linear layer of Hugging Face's GPT-2,
-            :class:`TTM` for ``nn.Embedding`` and ``nn.EmbeddingBag``, None to leave a layer as it is. The first pattern
-            that fits a layer decides. ``"auto"`` chooses layers, modes and ranks for ``ratio``
+            :class:`TT`, :class:`BTT` or :class:`Grouped` for ``nn.Linear`` and for ``Conv1D``, the linear layer of
+            Hugging Face's GPT-2, :class:`TTM` for ``nn.Embedding`` and ``nn.EmbeddingBag``, None to leave a layer as it
+            is. The first pattern that fits a layer decides. ``"auto"`` chooses layers, modes and ranks for ``ratio``
             (:mod:`comera.ratio.automatic`) and prints what it did, with a sentence for each layer that it left dense.
         start: ``"scratch"`` draws new cores, those of a table so that its entries have the mean square of the present
             ones, and those of a layer marked :func:`comera.protocol.starts_at_zero` so that it puts out zero;
-            ``"weights"`` decomposes the present weights, by TT-SVD or, of :class:`BTT`, block by block.
+            ``"weights"`` decomposes the present weights, by TT-SVD, of :class:`BTT` block by block, and of
+            :class:`Grouped` by leaving out what lies outside of its blocks.
         merge_jointly: merge the cores of equally shaped layers in one batch per forward of ``model``, and form the
             first products of layers that read one input, as query, key and value do, by one product, wherever that
             gives what they would compute alone (:mod:`comera.contraction.joint_merging`); it changes speed, and how
@@ -142,7 +143,7 @@ def tensorize(
         fuse_feed_forwards(root)
         keep_ranks(root, recompute)
         for module in root.modules():
-            if isinstance(module, BTTLinear):
+            if isinstance(module, BlockLinear):
                 module.recompute = True
     if fp8 is not None and not use_fp8(root, fp8):
         warnings.warn(
@@ -155,15 +156,18 @@ def tensorize(
 
 def _check_plan(plan: object) -> None:
     """Raise ValueError unless a plan gives each pattern a specification or None."""
-    for pattern, spec in check_mapping("plan", plan, "patterns of names, with a TT, BTT, TTM or None each").items():
-        if spec is not None and not isinstance(spec, TT | BTT | TTM):
-            hint = f", such as comera.{spec.__name__}()" if isinstance(spec, type) and spec in (TT, BTT, TTM) else ""
+    for pattern, spec in check_mapping(
+        "plan", plan, "patterns of names, with a TT, BTT, Grouped, TTM or None each"
+    ).items():
+        if spec is not None and not isinstance(spec, Spec):
+            hint = f", such as comera.{spec.__name__}()" if isinstance(spec, type) and spec in get_args(Spec) else ""
             raise ValueError(
-                f"plan pattern {pattern!r} gives {shown(spec)}; allowed: a comera.TT, BTT or TTM, or None{hint}."
+                f"plan pattern {pattern!r} gives {shown(spec)}; allowed: a comera.TT, BTT, Grouped or TTM, or "
+                f"None{hint}."
             )
 
 
-def _fits_projections(plan: Mapping[str, TT | BTT | TTM | None]) -> Callable[[str], bool]:
+def _fits_projections(plan: Mapping[str, Spec | None]) -> Callable[[str], bool]:
     """Return whether a plan tensorizes the input projections of the attention of a name."""
 
     def fits(name: str) -> bool:
@@ -176,7 +180,7 @@ def _fits_projections(plan: Mapping[str, TT | BTT | TTM | None]) -> Callable[[st
 
 def _replace(
     model: nn.Module,
-    plan: Mapping[str, TT | BTT | TTM | None],
+    plan: Mapping[str, Spec | None],
     start: Literal["scratch", "weights"],
     merge_jointly: bool,
 ) -> nn.Module:
@@ -186,7 +190,7 @@ def _replace(
         if is_linear(module) or isinstance(module, TABLES):
             names.setdefault(module, []).append(name)
 
-    chosen: dict[Dense, TT | BTT | TTM | None] = {}
+    chosen: dict[Dense, Spec | None] = {}
     for pattern, spec in plan.items():
         fits = [module for module, known in names.items() if any(fnmatch.fnmatchcase(n, pattern) for n in known)]
         if not fits:
@@ -204,8 +208,8 @@ def _replace(
                 other = TT if is_linear(module) else TTM
                 raise ValueError(
                     f"plan pattern {pattern!r} gives {type(spec).__name__}, but {names[module][0]} is of class "
-                    f"{type(module).__name__}; TT and BTT are for nn.Linear and Conv1D, TTM for nn.Embedding and "
-                    f"nn.EmbeddingBag. Put {names[module][0]!r}: None before the pattern to leave it dense, or "
+                    f"{type(module).__name__}; TT, BTT and Grouped are for nn.Linear and Conv1D, TTM for nn.Embedding "
+                    f"and nn.EmbeddingBag. Put {names[module][0]!r}: None before the pattern to leave it dense, or "
                     f"{names[module][0]!r}: comera.{other.__name__}() to tensorize it."
                 )
             _refuse_unusual(names[module][0], module, f"plan pattern {pattern!r} fits")
@@ -215,7 +219,7 @@ def _replace(
     _refuse_transposed_sharing(names, {module.weight for module, spec in chosen.items() if spec})
     refuse_distributed("tensorize", {module.weight: module.weight.numel() for module, spec in chosen.items() if spec})
     replacements: dict[nn.Module, nn.Module] = {}
-    by_weight: dict[torch.Tensor, TTLinear | BTTLinear | TTMEmbedding] = {}
+    by_weight: dict[torch.Tensor, TTLinear | BlockLinear | TTMEmbedding] = {}
     # Embeddings first: a linear layer tied to one follows it.
     for module, spec in sorted(chosen.items(), key=lambda item: isinstance(item[1], LinearSpec)):
         if spec is None:
@@ -225,7 +229,7 @@ def _replace(
             replacements[module] = _follow(shared, module)
         else:
             built = spec.build(module, start == "weights")
-            if isinstance(shared, TTLinear | BTTLinear):
+            if isinstance(shared, TTLinear | BlockLinear):
                 if type(built) is not type(shared):
                     raise ValueError(
                         f"{names[module][0]} shares its weight with a layer that the plan gives another format; give "
@@ -238,7 +242,7 @@ def _replace(
         shared = by_weight.get(module.weight)
         if module in replacements or shared is None:
             continue
-        if isinstance(shared, TTLinear | BTTLinear) or module in chosen:
+        if isinstance(shared, TTLinear | BlockLinear) or module in chosen:
             raise ValueError(
                 f"{names[module][0]} shares its weight with a layer the plan replaces; name it in the plan as well."
             )
@@ -265,7 +269,7 @@ def _instead(model: nn.Module, pattern: str) -> str:
     for name, module in model.named_modules(remove_duplicate=False):
         if not fnmatch.fnmatchcase(name, pattern):
             continue
-        if isinstance(module, TTLinear | BTTLinear | TTMEmbedding):
+        if isinstance(module, TTLinear | BlockLinear | TTMEmbedding):
             return f"; it fits {name or 'the model itself'}, which is tensorized already"
         if isinstance(module, _ConvNd):
             return f"; it fits {name or 'the model itself'}, and {type(module).__name__} is not supported"
@@ -293,12 +297,12 @@ def _refuse_transposed_sharing(names: Mapping[Dense, Sequence[str]], weights: se
             )
 
 
-def _carry_over(dense: Dense, built: TTLinear | BTTLinear | TTMEmbedding) -> None:
+def _carry_over(dense: Dense, built: TTLinear | BlockLinear | TTMEmbedding) -> None:
     """Train or freeze the new layer as the dense one was."""
     built.train(dense.training)
     for parameter in built.core_parameters():
         parameter.requires_grad_(dense.weight.requires_grad)
-    if isinstance(built, TTLinear | BTTLinear):
+    if isinstance(built, TTLinear | BlockLinear):
         built.stands_for = type(dense)
         if built.bias is not None:
             built.bias.requires_grad_(dense.bias.requires_grad)

@@ -19,7 +19,7 @@ from torch import nn
 from comera.adaptation.closing import LATE_VARIANTS, Closing, LateVariant, Order
 from comera.adaptation.recompression import recompress
 from comera.compatibility.arguments import check_module, check_number
-from comera.formats.block_tensor_train import BTTLinear
+from comera.formats.block_linear import BlockLinear
 from comera.layers import TensorTrainLayer
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
@@ -198,7 +198,9 @@ def parameter_groups(
             raise ValueError(f"rank_steps is {rank_steps}; it must be 1 or more.")
         lr_ranks = min(_REACH / rank_steps, THRESHOLD)
     layers = tensorized_layers(model)
-    blocks = {core for module in model.modules() if isinstance(module, BTTLinear) for core in module.core_parameters()}
+    blocks = {
+        core for module in model.modules() if isinstance(module, BlockLinear) for core in module.core_parameters()
+    }
     cores = [*(layer.packed_cores for layer in layers), *(core for core in model.parameters() if core in blocks)]
     ranks = [layer.diagonals for layer in layers]
     special = {id(parameter) for parameter in (*cores, *ranks)}

@@ -10,7 +10,7 @@ from torch import nn
 
 from comera.compatibility.arguments import check_module
 from comera.declared_ties import redeclare_dense_ties
-from comera.formats.block_tensor_train import BTTLinear
+from comera.formats.block_linear import BlockLinear
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.recomputing import StandIn
 
@@ -42,10 +42,10 @@ def to_dense_model(model: nn.Module) -> nn.Module:
     dense: dict[nn.Module, nn.Module] = {}
     for module in [*model.modules()]:
         layer = module.embedding if isinstance(module, TiedTTMLinear) else module
-        if not isinstance(layer, TensorTrainLayer | BTTLinear):
+        if not isinstance(layer, TensorTrainLayer | BlockLinear):
             continue
         # Conv1D keeps the transpose, and shares its weight with no layer of another kind.
-        kind = module.stands_for if isinstance(module, TTLinear | BTTLinear) else nn.Linear
+        kind = module.stands_for if isinstance(module, TTLinear | BlockLinear) else nn.Linear
         turned = not issubclass(kind, nn.Linear)
         core = layer.core_parameters()[0]
         weight = weights.get((core, kind if turned else nn.Linear))
@@ -84,6 +84,6 @@ def _layer(module: nn.Module, kind: Callable[..., nn.Module], weight: nn.Paramet
         else:
             new = kind(weight.shape[1], weight.shape[0])
     new.weight = weight
-    if isinstance(module, TTLinear | BTTLinear | TiedTTMLinear) and module.bias is not None:
+    if isinstance(module, TTLinear | BlockLinear | TiedTTMLinear) and module.bias is not None:
         new.bias = module.bias
     return new

@@ -1,8 +1,8 @@
 """A model's tensorized layers as JSON, and the layers built again from it.
 
 A description holds modes, ranks, threshold and look-up of each tensorized layer by its name, blocks and rank of each
-block tensor train, and the versions that wrote it. Any module's is the file ``comera.json``; a model of Hugging Face
-carries it in its ``config.json``, as its ``quantization_config``.
+block tensor train, groups of each grouped layer, and the versions that wrote it. Any module's is the file
+``comera.json``; a model of Hugging Face carries it in its ``config.json``, as its ``quantization_config``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from comera.compatibility.version import __version__
+from comera.formats.block_linear import BlockLinear
 from comera.formats.block_shapes import BTTShape
-from comera.formats.block_tensor_train import BTTLinear
+from comera.formats.grouped import GroupedShape
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTMEmbedding
-from comera.plan.specs import BTT, TT, TTM
+from comera.plan.specs import BTT, TT, TTM, Grouped, Spec
 from comera.tensor_train import TTShape
 from comera.tensorize import tensorize
 from comera.truncation import set_ranks
@@ -115,17 +116,19 @@ def _rebuilt(model: nn.Module, layers: Layers, options: Mapping[str, Any]) -> nn
     return model
 
 
-def _tensorized(model: nn.Module) -> Iterator[tuple[str, TensorTrainLayer | BTTLinear]]:
+def _tensorized(model: nn.Module) -> Iterator[tuple[str, TensorTrainLayer | BlockLinear]]:
     """Yield the tensorized layers under all names that a dense model has for them."""
     tied = {name for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, TiedTTMLinear)}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, TensorTrainLayer | BTTLinear) and name.rpartition(".")[0] not in tied:
+        if isinstance(module, TensorTrainLayer | BlockLinear) and name.rpartition(".")[0] not in tied:
             yield name, module
 
 
-def _modes(layer: TensorTrainLayer | BTTLinear) -> dict[str, tuple[int, ...] | int]:
+def _modes(layer: TensorTrainLayer | BlockLinear) -> dict[str, tuple[int, ...] | int]:
     """Return what of a layer's shape stays as it is while a model is trained."""
     shape = layer.shape
+    if isinstance(shape, GroupedShape):
+        return {"groups": shape.groups, "shuffle": shape.shuffle}
     if isinstance(shape, BTTShape):
         return {"in_blocks": shape.in_blocks, "out_blocks": shape.out_blocks, "rank": shape.rank}
     if isinstance(shape, TTShape):
@@ -133,15 +136,17 @@ def _modes(layer: TensorTrainLayer | BTTLinear) -> dict[str, tuple[int, ...] | i
     return {"row_modes": shape.row_modes, "column_modes": shape.column_modes}
 
 
-def _described(layer: TensorTrainLayer | BTTLinear) -> dict[str, Any]:
-    if isinstance(layer, BTTLinear):
+def _described(layer: TensorTrainLayer | BlockLinear) -> dict[str, Any]:
+    if isinstance(layer, BlockLinear):
         return _modes(layer)
     lookup = {"lookup": layer.lookup} if isinstance(layer, TTMEmbedding) else {}
     return {**_modes(layer), "ranks": layer.shape.ranks, "threshold": layer.threshold, **lookup}
 
 
-def _spec(layer: Mapping[str, Any]) -> TT | BTT | TTM:
+def _spec(layer: Mapping[str, Any]) -> Spec:
     """Return the specification by modes; ranks are set later, since no cap gives those of a truncated layer."""
+    if "groups" in layer:
+        return Grouped(layer["groups"], layer["shuffle"])
     if "in_blocks" in layer:
         return BTT(layer["rank"], layer["in_blocks"], layer["out_blocks"])
     if "in_modes" in layer:

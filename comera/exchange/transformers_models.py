@@ -36,6 +36,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from comera.compatibility.attention import PROJECTIONS
 from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
 from comera.exchange.resizing import resize_rows
+from comera.formats.block_linear import BlockLinear
 from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import RANKS, TensorTrainLayer
 
@@ -157,7 +158,7 @@ class ComeraQuantizer(HfQuantizer):
         """
         self.remove_quantization_config(model)
         for name, layer in model.named_modules():
-            if isinstance(layer, TensorTrainLayer | BTTLinear):
+            if isinstance(layer, TensorTrainLayer | BlockLinear):
                 for key, tensor in layer.named_parameters(recurse=False):
                     if not tensor.is_meta and not getattr(tensor, "_is_hf_initialized", False):
                         raise ValueError(f"the weights of the folder lack {name}.{key}, or have another size of it.")
@@ -196,7 +197,7 @@ def _untied(model: Any) -> list[str]:
 
     Where both are tensorized together, the declaration names cores (:mod:`comera.declared_ties`).
     """
-    layers = {name for name, module in model.named_modules() if isinstance(module, TensorTrainLayer | BTTLinear)}
+    layers = {name for name, module in model.named_modules() if isinstance(module, TensorTrainLayer | BlockLinear)}
     weights = {f"{name}.weight" for name in layers}
     return [target for target, source in model.all_tied_weights_keys.items() if weights & {target, source}]
 
@@ -298,7 +299,7 @@ def _resizing_rows(resize: Callable[..., Any]) -> Callable[..., Any]:
     def resize_token_embeddings(
         self: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, *args: Any, **options: Any
     ) -> Any:
-        if any(isinstance(module, TensorTrainLayer | BTTLinear) for module in self.modules()):
+        if any(isinstance(module, TensorTrainLayer | BlockLinear) for module in self.modules()):
             table, head = self.get_input_embeddings(), self.get_output_embeddings()
             rows = new_num_tokens
             if isinstance(pad_to_multiple_of, int):

@@ -49,7 +49,7 @@ class BTTShape:
         for side in ("in", "out"):
             features, blocks = getattr(self, f"{side}_features"), getattr(self, f"{side}_blocks")
             if features % blocks:
-                near = " or ".join(map(str, _nearest_divisors(features, blocks)))
+                near = " or ".join(map(str, nearest_divisors(features, blocks)))
                 raise ValueError(f"{side}_blocks is {blocks}; it must divide {side}_features={features}, as {near} do.")
         if self.rank > min(self.in_size, self.out_size):
             raise ValueError(
@@ -98,10 +98,17 @@ class BTTShape:
         return min(self.in_features, self.out_features, self.middle_size)
 
     @property
-    def core_shapes(self) -> tuple[tuple[int, int, int, int], tuple[int, int, int]]:
+    def core_shapes(self) -> dict[str, tuple[int, ...]]:
         """(J, n, r, I) and (I, J·r, m)."""
-        first = (self.in_blocks, self.in_size, self.rank, self.out_blocks)
-        return first, (self.out_blocks, self.in_blocks * self.rank, self.out_size)
+        return {
+            "in_core": (self.in_blocks, self.in_size, self.rank, self.out_blocks),
+            "out_core": (self.out_blocks, self.in_blocks * self.rank, self.out_size),
+        }
+
+    @property
+    def normal_std(self) -> float:
+        """Standard deviation of core entries with which those of the weight have variance 1/(N + M)."""
+        return float(self.rank * (self.in_features + self.out_features)) ** -0.25
 
     def as_first_core(self, saved: torch.Tensor) -> torch.Tensor:
         """Return a saved first core as (J, n, r, I), which versions up to 0.2.0 saved as (J, n, I·r)."""
@@ -123,7 +130,13 @@ class BTTShape:
         )
 
 
-def _nearest_divisors(number: int, to: int) -> list[int]:
+def nearest_divisors(number: int, to: int) -> list[int]:
+    """Return the divisors of a number next below and next above another number.
+
+    Example:
+        >>> nearest_divisors(12, to=5), nearest_divisors(12, to=20)
+        ([4, 6], [12])
+    """
     below = [divisor for divisor in divisors(number) if divisor < to][-1:]
     return below + [divisor for divisor in divisors(number) if divisor > to][:1]
 

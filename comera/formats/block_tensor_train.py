@@ -17,29 +17,25 @@ all that a group has between the products: r·I numbers after the first, J·r be
 
 from __future__ import annotations
 
-import math
 import warnings
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from comera.compatibility.dense_weight import weight_of
 from comera.formats.batched_product import ROWS_OUTSIDE, batched_product, plain_product
+from comera.formats.block_linear import BlockInit, BlockLinear
 from comera.formats.block_plans import CONTRACTIONS, BlockContraction, plan_blocks
 from comera.formats.block_shapes import BTTShape, balanced_blocks
-from comera.tensor_train import shared_out, spectral_std
+from comera.tensor_train import shared_out
 
 #: With fewer rows plain products are faster; measured at 768 x 768 with 8 x 8 blocks of rank 12 on a CPU.
 _FEW_ROWS = 256
 
-#: How the cores of a block tensor train can be drawn; see :meth:`BTTLinear.reset_parameters`.
-BlockInit = Literal["normal", "spectral", "orthogonal"]
 
-
-class BTTLinear(nn.Module):
+class BTTLinear(BlockLinear[BTTShape]):
     """A linear layer whose weight is a block tensor train; see the module.
 
     Args:
@@ -67,8 +63,8 @@ class BTTLinear(nn.Module):
         (torch.Size([2, 5, 768]), 147456)
     """
 
-    stands_for: type[nn.Module] = nn.Linear  #: The class of the layer that it has replaced.
-    recompute: bool = False  #: Whether what lies between the products, I·J·r numbers a row, is formed anew in backward.
+    in_core: nn.Parameter
+    out_core: nn.Parameter
     contraction: BlockContraction = "blocks"  #: How it multiplies, see :mod:`comera.formats.block_plans`.
 
     def __init__(
@@ -83,46 +79,14 @@ class BTTLinear(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        if init not in get_args(BlockInit):
-            raise ValueError(f"init is {init!r}; allowed: {', '.join(get_args(BlockInit))}.")
         if (in_blocks is None) != (out_blocks is None):
             raise ValueError("in_blocks and out_blocks go together: give both or neither.")
-        self.shape = (
-            balanced_blocks(in_features, out_features, rank)
-            if in_blocks is None or out_blocks is None
-            else BTTShape(in_features, out_features, in_blocks, out_blocks, rank)
-        )
-        self.init, self.in_features, self.out_features = init, in_features, out_features
-        if in_blocks is None:
-            _warn_of_low_rank(self.shape)
-        first, second = self.shape.core_shapes
-        self.in_core = nn.Parameter(torch.empty(first, device=device, dtype=dtype))
-        self.out_core = nn.Parameter(torch.empty(second, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        self.reset_parameters()
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Draw the cores; zero bias.
-
-        * ``"normal"``: entries of the weight have variance 1/(N + M), as those of :class:`comera.TTLinear`.
-        * ``"spectral"``: each core as a layer of its own with d inputs and e outputs has entries of standard deviation
-          √(1/d)·min(1, √(e/d)) (Qiu et al., section 4, after the spectral condition of Yang et al., arXiv 2310.17813).
-        * ``"orthogonal"``: each block of a core is orthogonal with the singular value √(e/d) (Yang et al.).
-        """
-        shape = self.shape
-        for core in (self.in_core.flatten(2), self.out_core):  # both are views
-            _, inputs, outputs = core.shape
-            if self.init == "spectral":
-                core.normal_(std=spectral_std(inputs, outputs))
-            elif self.init == "orthogonal":
-                for block in core:
-                    nn.init.orthogonal_(block, gain=math.sqrt(outputs / inputs))
-            else:  # the sum of r products of an entry of each
-                core.normal_(std=(shape.rank * (shape.in_features + shape.out_features)) ** -0.25)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        if in_blocks is None or out_blocks is None:
+            shape = balanced_blocks(in_features, out_features, rank)
+            _warn_of_low_rank(shape)
+        else:
+            shape = BTTShape(in_features, out_features, in_blocks, out_blocks, rank)
+        super().__init__(shape, bias, init, device, dtype)
 
     @classmethod
     @torch.no_grad()
@@ -171,17 +135,13 @@ class BTTLinear(nn.Module):
         return layer
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        shape = self.shape
-        if input.shape[-1] != shape.in_features:
-            raise ValueError(
-                f"input has {input.shape[-1]} features in its last dimension; expected {shape.in_features}."
-            )
+        groups_BJn = self.rows_of(input, self.shape.in_blocks)
         if self._contraction(input) == "dense":
             return F.linear(input, self.to_dense(), self.bias)
         if self.recompute and torch.is_grad_enabled():
-            output: torch.Tensor = checkpoint(self._product, input, use_reentrant=False, preserve_rng_state=False)
-            return output
-        return self._product(input)
+            output: torch.Tensor = checkpoint(self._product, groups_BJn, use_reentrant=False, preserve_rng_state=False)
+            return output.view(*input.shape[:-1], self.out_features)
+        return self._product(groups_BJn).view(*input.shape[:-1], self.out_features)
 
     def _contraction(self, input: torch.Tensor) -> str:
         """Return the name of the plan for this input; a compiled layer has one plan for any number of tokens."""
@@ -194,8 +154,8 @@ class BTTLinear(nn.Module):
         tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
         return plan_blocks(self.shape, max(tokens, 1), machine, input.element_size()).name
 
-    def _product(self, input: torch.Tensor) -> torch.Tensor:
-        """Multiply by both cores, (…, N) to (…, M).
+    def _product(self, groups_BJn: torch.Tensor) -> torch.Tensor:
+        """Multiply by both cores, (B, J, n) to (B, M).
 
         What lies between the products has rows as its last dimension, and ranks before output groups: as (J, r, I, B)
         it is what the first product puts out, and by strides what the second one reads as (I, J·r, B). With few rows
@@ -203,14 +163,13 @@ class BTTLinear(nn.Module):
         plain.
         """
         shape = self.shape
-        groups_BJn = input.reshape(-1, shape.in_blocks, shape.in_size)
         rows = groups_BJn.shape[0]
         product = plain_product if torch.compiler.is_compiling() or rows < _FEW_ROWS else batched_product
         bias_I1m = None if self.bias is None else self.bias.view(shape.out_blocks, 1, shape.out_size)
         middle_JRB = product(self.in_core.flatten(2).transpose(1, 2), groups_BJn.permute(1, 2, 0))
         middle_RIB = middle_JRB.view(shape.in_blocks * shape.rank, shape.out_blocks, rows)
         output_IBm = product(middle_RIB.permute(1, 2, 0), self.out_core, bias_I1m, ROWS_OUTSIDE)
-        return output_IBm.transpose(0, 1).reshape(*input.shape[:-1], shape.out_features)
+        return output_IBm.transpose(0, 1).reshape(rows, shape.out_features)
 
     def to_dense(self) -> torch.Tensor:
         """Return the weight as ``nn.Linear.weight`` has it: (M, N)."""
@@ -218,27 +177,6 @@ class BTTLinear(nn.Module):
         second_IJrm = self.out_core.view(shape.out_blocks, shape.in_blocks, shape.rank, shape.out_size)
         weight_ImJn = torch.einsum("jnri,ijrm->imjn", self.in_core, second_IJrm)
         return weight_ImJn.reshape(shape.out_features, shape.in_features)
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The dense weight, formed anew by each operation on it, as that of :class:`comera.TTLinear`."""
-        return weight_of(self.to_dense, (self.out_features, self.in_features), self.core_parameters())
-
-    def core_parameters(self) -> tuple[nn.Parameter, nn.Parameter]:
-        """Return the parameters in place of the dense weight."""
-        return self.in_core, self.out_core
-
-    def share_cores(self, other: BTTLinear) -> None:
-        """Use the cores of another layer of the same blocks."""
-        self.shape, self.in_core, self.out_core = other.shape, other.in_core, other.out_core
-
-    def dense_count(self) -> int:
-        """Return the number of entries of the dense weight."""
-        return self.shape.dense_count
-
-    def parameter_count(self) -> int:
-        """Return the number of trainable values: cores and bias."""
-        return sum(parameter.numel() for parameter in self.parameters())
 
     def extra_repr(self) -> str:
         shape = self.shape
@@ -248,18 +186,9 @@ class BTTLinear(nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """Load as any module does; convert an older ``in_core``; cores of other blocks raise a sentence."""
-        errors = more[-1]
+        """Load as any module does, an older ``in_core`` converted."""
         if isinstance(given := state_dict.get(f"{prefix}in_core"), torch.Tensor):
             state_dict[f"{prefix}in_core"] = self.shape.as_first_core(given)
-        for name, core in (("in_core", self.in_core), ("out_core", self.out_core)):
-            given = state_dict.get(prefix + name)
-            if isinstance(given, torch.Tensor) and given.shape != core.shape:
-                errors.append(
-                    f"{prefix[:-1] or 'BTTLinear'} has {name} of shape {tuple(core.shape)}, and the state dict has one "
-                    f"of shape {tuple(given.shape)}: other blocks or another rank."
-                )
-                return
         super()._load_from_state_dict(state_dict, prefix, *more)
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from comera.compatibility.arguments import check_module
+from comera.formats.block_linear import BlockLinear
 from comera.formats.block_shapes import BTTShape
-from comera.formats.block_tensor_train import BTTLinear
+from comera.formats.grouped import GroupedShape
 from comera.inspection.step_memory import Batch, StepMemory, step_memory
 from comera.layers import TensorTrainLayer
 from comera.tensor_train import TTShape
@@ -22,8 +23,8 @@ class Row:
     Attributes:
         names: of the layers; of those that share their cores, the first.
         shape: "N → M" of a linear layer, "V by D" of a table.
-        modes: of its cores; of a block tensor train, groups and their sizes.
-        ranks: inner ranks, or that of every block.
+        modes: of its cores; of blocks, groups and their sizes.
+        ranks: inner ranks, or that of every block; empty of a grouped layer.
         dense, entries: parameters of one dense weight, and of the cores and rank entries in its place.
     """
 
@@ -125,22 +126,26 @@ def summary(model: nn.Module, batch: Batch | None = None) -> ModelSummary:
     return ModelSummary(rows, count, before, now, dense)
 
 
-def _layers(model: nn.Module) -> list[TensorTrainLayer | BTTLinear]:
+def _layers(model: nn.Module) -> list[TensorTrainLayer | BlockLinear]:
     """Return the layers with cores, in the order of the model; of those that share them, the first."""
-    by_core: dict[nn.Parameter, TensorTrainLayer | BTTLinear] = {}
+    by_core: dict[nn.Parameter, TensorTrainLayer | BlockLinear] = {}
     for module in model.modules():
-        if isinstance(module, TensorTrainLayer | BTTLinear):
+        if isinstance(module, TensorTrainLayer | BlockLinear):
             by_core.setdefault(module.core_parameters()[0], module)
     return [*by_core.values()]
 
 
-def _row(layer: TensorTrainLayer | BTTLinear) -> Row:
+def _row(layer: TensorTrainLayer | BlockLinear) -> Row:
     shape = layer.shape
     entries = sum(core.numel() for core in layer.core_parameters())
     if isinstance(shape, BTTShape):
         sizes = f"{shape.in_features:,} → {shape.out_features:,}"
         blocks = f"{shape.in_blocks} x {shape.in_size} → {shape.out_blocks} x {shape.out_size}"
         return Row((), sizes, blocks, (shape.rank,), layer.dense_count(), entries)
+    if isinstance(shape, GroupedShape):
+        groups = f"{shape.groups} x {shape.in_size} → {shape.groups} x {shape.out_size}"
+        sizes = f"{shape.in_features:,} → {shape.out_features:,}"
+        return Row((), sizes, groups, (), layer.dense_count(), entries)
     if isinstance(shape, TTShape):
         size, sign, modes = (shape.in_features, shape.out_features), "→", (shape.in_modes, shape.out_modes)
     else:

@@ -7,7 +7,7 @@ about 1. Here the matrices are
   by ``parametrize``, none;
 * each core of a :class:`comera.TTLinear`, as the factor it is in the product: (R'·n, R) on the input side, (R', m·R) on
   the output side, where R' and R are the ranks before and behind it and n or m its mode;
-* each block of the two cores of a :class:`comera.BTTLinear`;
+* each block of the two cores of a :class:`comera.BTTLinear`, and of a :class:`comera.GroupedLinear`;
 * what any other module names in a method ``matrix_parameters()``: parameters whose product is its weight. They have the
   shape (outputs, inputs), as ``nn.Linear`` keeps its weight, unless the module turns them into matrices itself
   (:class:`MatrixLayer`).
@@ -35,7 +35,6 @@ from torch.optim.adam import adam
 
 from comera.compatibility.arguments import check_module, check_number, shown
 from comera.compatibility.hugging_face import is_conv1d, is_linear
-from comera.formats.block_tensor_train import BTTLinear
 from comera.layers import TensorTrainLayer, TTLinear
 from comera.modes import check_size
 from comera.recomputing import blocks_of
@@ -97,8 +96,6 @@ def matrix_parameters(module: nn.Module) -> tuple[str, ...]:
     """
     if isinstance(module, TTLinear):
         return ("packed_cores",)
-    if isinstance(module, BTTLinear):
-        return ("in_core", "out_core")
     named: Callable[[], Iterable[str]] | None = getattr(module, "matrix_parameters", None)
     if named is not None:
         return tuple(named())
@@ -120,8 +117,6 @@ def split_matrices(module: nn.Module, name: str, values: torch.Tensor) -> list[t
         cores = unpack_cores(values, module.shape)
         sides = [core.flatten(0, 1) if i < module.shape.half else core.flatten(1) for i, core in enumerate(cores)]
         return [side.unsqueeze(0) for side in sides]
-    if isinstance(module, BTTLinear):
-        return [values.flatten(2)]
     if (to_matrices := getattr(module, "to_matrices", None)) is not None:
         return list(to_matrices(name, values))
     return [values.unsqueeze(0) if is_conv1d(module) else values.t().unsqueeze(0)]
@@ -136,8 +131,6 @@ def join_matrices(module: nn.Module, name: str, matrices: Sequence[torch.Tensor]
         joined: torch.Tensor = from_matrices(name, matrices)
         return joined
     [values] = matrices
-    if isinstance(module, BTTLinear):
-        return values.reshape(module.get_parameter(name).shape)
     return values[0] if is_conv1d(module) else values[0].t()
 
 

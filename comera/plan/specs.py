@@ -11,8 +11,10 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from comera.compatibility.arguments import check_number
 from comera.compatibility.hugging_face import CONV1D, class_name, linear_weight
+from comera.formats.block_linear import BlockInit
 from comera.formats.block_shapes import solve_blocks
-from comera.formats.block_tensor_train import BlockInit, BTTLinear
+from comera.formats.block_tensor_train import BTTLinear
+from comera.formats.grouped import GroupedLinear
 from comera.layers import TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
 from comera.modes import balanced_modes, check_size, padded_modes
@@ -125,8 +127,42 @@ class BTT:
         return layer
 
 
+@dataclass(frozen=True)
+class Grouped:
+    """Specification of a grouped layer in the place of an ``nn.Linear`` or a ``Conv1D``.
+
+    Args:
+        groups: of input and output features; the layer has so many times fewer entries than its dense weight.
+        shuffle: whether to spread the outputs of each group over the groups of a following layer.
+        init: how blocks are drawn from scratch (:meth:`GroupedLinear.reset_parameters`); trained weights whose blocks
+            are taken leave nothing to draw.
+    """
+
+    groups: int = 4
+    shuffle: bool = True
+    init: BlockInit = "normal"
+
+    def __post_init__(self) -> None:
+        check_size("groups", self.groups)
+
+    def build(self, linear: Dense, decompose: bool) -> GroupedLinear:
+        """Return the grouped layer that replaces ``linear``."""
+        weight = linear_weight(linear)
+        if decompose:
+            if self.init != "normal":
+                raise ValueError(
+                    f"Grouped(init={self.init!r}) draws blocks, and start='weights' does not; leave init out."
+                )
+            return GroupedLinear.from_dense(weight, self.groups, linear.bias, self.shuffle)
+        options = (self.groups, linear.bias is not None, self.shuffle, self.init, weight.device, weight.dtype)
+        layer = GroupedLinear(weight.shape[1], weight.shape[0], *options)
+        if starts_at_zero(linear):
+            nn.init.zeros_(layer.blocks)
+        return layer
+
+
 #: Entries that a plan can have for a linear layer.
-LinearSpec = TT | BTT
+LinearSpec = TT | BTT | Grouped
 
 
 @dataclass(frozen=True)
@@ -164,6 +200,10 @@ class TTM:
         table = kind(*sizes, row_modes, column_modes, self.ranks, **options)
         table.scale_like(embedding.weight)
         return table
+
+
+#: Entries that a plan can have.
+Spec = LinearSpec | TTM
 
 
 def table_kind(embedding: Dense) -> tuple[type[TTMEmbedding], dict[str, Any]]:

@@ -74,6 +74,9 @@ CALLS = {
     "BTT, ratio": (lambda odd: tensorize_as(comera.BTT(ratio=odd)), "ratio", NONE | NUMBER),
     "BTT, in_blocks": (lambda odd: tensorize_as(comera.BTT(in_blocks=odd, out_blocks=4)), "in_blocks", ()),
     "BTT, init": (lambda odd: tensorize_as(comera.BTT(init=odd)), "init", ()),
+    "Grouped, groups": (lambda odd: tensorize_as(comera.Grouped(groups=odd)), "groups", ()),
+    "Grouped, init": (lambda odd: tensorize_as(comera.Grouped(init=odd)), "init", ()),
+    "GroupedLinear, groups": (lambda odd: comera.GroupedLinear(16, 16, odd), "groups", ()),
     "TTM, ranks": (lambda odd: tensorize_table(comera.TTM(ranks=odd)), "ranks", ()),
     "TTM, order": (lambda odd: tensorize_table(comera.TTM(order=odd)), "order", ()),
     "TTM, row_modes": (lambda odd: tensorize_table(comera.TTM(row_modes=odd, column_modes=MODES)), "row_modes", ()),
@@ -175,7 +178,7 @@ def test_what_the_sentences_of_tensorize_name():
         comera.tensorize(nn.Sequential(nn.Conv2d(3, 3, 3)), {"0": comera.TT()})
     model = linear()
     nn.init.constant_(model[0].weight, math.nan)
-    for spec in (comera.TT(order=2), comera.BTT()):
+    for spec in (comera.TT(order=2), comera.BTT(), comera.Grouped()):
         with pytest.raises(ValueError, match=r"^0 has entries"):
             comera.tensorize(model, {"0": spec}, start="weights")
         with pytest.raises(ValueError, match=r"^0 is on the meta device"):

@@ -8,7 +8,7 @@ from drawn_chains import assert_all_close
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from comera import BTTLinear, TiedTTMLinear, TTLinear, TTMEmbedding
+from comera import BTTLinear, GroupedLinear, TiedTTMLinear, TTLinear, TTMEmbedding
 
 LINEAR = TTLinear(6, 4, (3, 2), (2, 2), 2).double()
 TABLE = TTMEmbedding(9, 4, (3, 3), (2, 2), 2, padding_idx=1)
@@ -136,8 +136,12 @@ def test_reading_it_and_what_changes_nothing_are_allowed(layer, read):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda **how: TTLinear(6, 4, (3, 2), (2, 2), 2, **how), lambda **how: BTTLinear(6, 4, rank=1, **how)],
-    ids=["tensor train", "block tensor train"],
+    [
+        lambda **how: TTLinear(6, 4, (3, 2), (2, 2), 2, **how),
+        lambda **how: BTTLinear(6, 4, rank=1, **how),
+        lambda **how: GroupedLinear(6, 4, 2, **how),
+    ],
+    ids=["tensor train", "block tensor train", "groups"],
 )
 def test_on_fake_tensors_it_has_its_attributes_and_forms_nothing(make, monkeypatch):
     with FakeTensorMode():

@@ -35,6 +35,7 @@ B, T = Dim("B"), Dim("T")
 LAYERS = {
     "tensor train": (lambda: comera.TTLinear(16, 16, (4, 4), (4, 4), ranks=4), linear_inputs, ({0: B},)),
     "blocks": (lambda: comera.BTTLinear(16, 16, 4, 4, rank=2), linear_inputs, ({0: B},)),
+    "groups": (lambda: comera.GroupedLinear(16, 16, 4), linear_inputs, ({0: B},)),
     "tied": (
         lambda: comera.TiedTTMLinear(comera.TTMEmbedding(100, 16, (10, 10), (4, 4), ranks=4)),
         linear_inputs,

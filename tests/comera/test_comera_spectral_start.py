@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import comera
-from comera import BTT, TT, TTLinear
+from comera import BTT, TT, Grouped, TTLinear
 from comera.protocol import OutOfReach, starts_at_zero
 from comera.ratio.blocks import solve_block_model
 
@@ -22,7 +22,7 @@ def test_cores_start_as_layers_of_their_own():
     assert float(torch.linalg.matrix_norm(layer.to_dense(), 2)) < 40
 
 
-@pytest.mark.parametrize("spec", [TT(ranks=6, order=2), TT(ranks=6, order=2, init="spectral"), BTT(rank=2)])
+@pytest.mark.parametrize("spec", [TT(ranks=6, order=2), TT(ranks=6, order=2, init="spectral"), BTT(rank=2), Grouped()])
 def test_a_marked_layer_starts_at_zero_and_leaves_it(spec):
     model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False))
     model[1].starts_at_zero = True
