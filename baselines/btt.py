@@ -7,9 +7,10 @@ rank and balanced blocks are given, or blocks follow from a wanted compression r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import abc
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Generic, Protocol, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -24,8 +25,9 @@ from baselines._arm import (
     linear_targets,
     parameters_apart,
 )
-from comera.formats.block_tensor_train import BlockInit, BTTLinear
-from comera.plan.specs import BTT
+from comera.formats.block_linear import BlockInit, BlockLinear
+from comera.formats.block_tensor_train import BTTLinear
+from comera.plan.specs import BTT, Spec
 from comera.protocol import LATER, OPTIMIZERS
 from comera.ratio.blocks import solve_block_model
 from comera.tensorize import tensorize
@@ -63,33 +65,68 @@ class Settings:
         check_positive("btt.lr", self.lr)
 
 
-class BlockTensorTrains(TrainedArm):
-    """Block tensor trains in the place of the linear targets."""
+class BlockSettings(Protocol):
+    """The settings that every arm with layers of blocks has."""
 
+    @property
+    def lr_cores(self) -> float: ...
+    @property
+    def lr(self) -> float: ...
+
+
+S = TypeVar("S", bound=BlockSettings)
+
+
+class BlockArm(TrainedArm, Generic[S]):
+    """Layers of blocks in the place of the linear targets."""
+
+    method: str
     optimizers = OPTIMIZERS
 
-    def __init__(self, settings: Settings, start: BlockInit) -> None:
+    def __init__(self, settings: S, start: BlockInit) -> None:
         self.settings = settings
         self.start = start
 
+    @abc.abstractmethod
+    def plan(self, model: nn.Module, names: Iterable[str]) -> Mapping[str, Spec]:
+        """Return what takes the place of each linear target.
+
+        Raises:
+            ValueError: none is of the wanted size.
+        """
+
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
-        """Explain why rank or ratio is impossible, with the nearest possible one; None if it is not. Shapes suffice."""
+        """Explain why the settings are impossible, with the nearest possible one; None if it is not. Shapes suffice."""
         if not linear_targets(model, targets):
-            return "btt needs a linear layer among the targets, this model has none; use dense."
+            return f"{self.method} needs a linear layer among the targets, this model has none; use dense."
         try:
             with torch.device("meta"):
-                for name, spec in self._plan(model, targets).items():
+                for name, spec in self.plan(model, linear_targets(model, targets)).items():
                     spec.build(model.get_submodule(name), decompose=False)
         except ValueError as reason:
             return str(reason)
         return None
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
-        """Put freshly drawn block tensor trains in the place of the linear targets; biases start at zero."""
-        return tensorize(model, self._plan(model, targets))
+        """Put freshly drawn layers in the place of the linear targets; biases start at zero."""
+        return tensorize(model, self.plan(model, linear_targets(model, targets)))
 
-    def _plan(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, BTT]:
-        settings, names = self.settings, linear_targets(model, targets)
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return fused AdamW over cores and, at their own rate, all other parameters."""
+        cores = [
+            core for module in model.modules() if isinstance(module, BlockLinear) for core in module.core_parameters()
+        ]
+        return fused_adamw((cores, self.settings.lr_cores), (parameters_apart(model, cores), self.settings.lr))
+
+
+class BlockTensorTrains(BlockArm[Settings]):
+    """Block tensor trains in the place of the linear targets."""
+
+    method = "btt"
+
+    def plan(self, model: nn.Module, names: Iterable[str]) -> dict[str, Spec]:
+        """Return blocks of the rank and the ratio that are set."""
+        settings = self.settings
         if settings.ratio is None:
             return dict.fromkeys(names, BTT(settings.rank, init=self.start))
         shapes = solve_block_model(model, names, settings.ratio, settings.rank)
@@ -101,12 +138,11 @@ class BlockTensorTrains(TrainedArm):
         """Return the rank of the blocks of each layer, by its name."""
         return {name: module.shape.rank for name, module in model.named_modules() if isinstance(module, BTTLinear)}
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return fused AdamW over cores and, at their own rate, all other parameters."""
-        cores = [
-            core for module in model.modules() if isinstance(module, BTTLinear) for core in module.core_parameters()
-        ]
-        return fused_adamw((cores, self.settings.lr_cores), (parameters_apart(model, cores), self.settings.lr))
+
+def start_of(method: str, variant: str) -> BlockInit:
+    """Return the start that a variant names; raises ValueError for an unknown variant."""
+    check_variant(method, variant, VARIANTS)
+    return next((start for start in STARTS if start == variant), STARTS[0])
 
 
 def build(settings: Settings, variant: str = "") -> BlockTensorTrains:
@@ -124,5 +160,4 @@ def build(settings: Settings, variant: str = "") -> BlockTensorTrains:
         >>> model[0].shape.parameter_count
         1024
     """
-    check_variant("btt", variant, VARIANTS)
-    return BlockTensorTrains(settings, next((start for start in STARTS if start == variant), STARTS[0]))
+    return BlockTensorTrains(settings, start_of("btt", variant))

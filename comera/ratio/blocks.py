@@ -1,4 +1,4 @@
-"""From a wanted compression ratio of a whole model to the blocks of each of its layers.
+"""From a wanted compression ratio of a whole model to the blocks, or the groups, of each of its layers.
 
 All layers get about the same ratio of their own. What stays dense counts at its full size on both sides, as in
 :mod:`comera.ratio.model`. Without a rank, :func:`comera.solve_blocks` decides for each layer. With a rank, sizes of one
@@ -48,9 +48,7 @@ def solve_block_model(
         4.0
     """
     check_ratio(ratio)
-    weights = {name: linear_weight(model.get_submodule(name)) for name in names}
-    if not weights:
-        raise ValueError("no layer is to become a block tensor train; name some.")
+    weights = _weights(model, names)
     first = {id(weight): name for name, weight in reversed(weights.items())}  # layers may share a weight
     once = [name for name in weights if first[id(weights[name])] == name]
     dense = sum(parameter.numel() for parameter in model.parameters())
@@ -72,6 +70,44 @@ def solve_block_model(
         f"ratio={ratio:g} is out of reach for block tensor trains, where {left}; "
         f"the nearest found is {dense / total:.4g}."
     )
+
+
+def solve_groups(model: nn.Module, names: Iterable[str], ratio: float, groups: int | None = None) -> int:
+    """Find the groups with which a whole model has ``ratio`` times fewer parameters, the same for all of its layers.
+
+    Args:
+        model: the dense model; shapes are enough, so it may be on the ``meta`` device.
+        names: of its linear layers that become grouped ones.
+        ratio: parameters of ``model`` over those of the other, from 1 up, met within 2 %.
+        groups: the only number to try; None: all that divide the features of every layer.
+
+    Raises:
+        ValueError: a ratio below 1, or no layer.
+        OutOfReach: a ValueError; no number of groups meets the ratio; the sentence has the ratios that can be met.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(128, 128, bias=False), nn.Linear(128, 10))
+        >>> solve_groups(model, ["0"], ratio=3.26)
+        4
+    """
+    check_ratio(ratio)
+    weights = {id(weight): weight for weight in _weights(model, names).values()}
+    dense = sum(parameter.numel() for parameter in model.parameters())
+    matrices = sum(weight.numel() for weight in weights.values())
+    common = divisors(math.gcd(*(size for weight in weights.values() for size in weight.shape)))
+    ratios = {each: dense / (dense - matrices + matrices / each) for each in (common if groups is None else [groups])}
+    nearest = min(ratios, key=lambda each: abs(ratios[each] - ratio))
+    if abs(ratio / ratios[nearest] - 1) <= TOLERANCE:
+        return nearest
+    reached = ", ".join(f"{value:.4g} ({each})" for each, value in ratios.items())
+    raise OutOfReach(f"ratio={ratio:g} is out of reach for grouped layers; ratios (groups) within reach: {reached}.")
+
+
+def _weights(model: nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    weights = {name: linear_weight(model.get_submodule(name)) for name in names}
+    if not weights:
+        raise ValueError("no layer is to become one of blocks; name some.")
+    return weights
 
 
 def _nearest(around: Mapping[str, tuple[BTTShape, BTTShape]], entries: float) -> dict[str, BTTShape]:

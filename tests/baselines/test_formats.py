@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from baselines import basis, btt, dense, low_rank
+from baselines import basis, btt, dense, grouped, low_rank
 from baselines.basis import BasisLinear
 from baselines.low_rank import TwoFactorLinear
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
@@ -77,6 +77,29 @@ def test_branches_start_at_zero_and_can_leave_it(name):
         optimizer.step()
     for layer in (adapted.blocks[0].attention.output, adapted.blocks[1].feed_forward.contract):
         assert float(layer(torch.randn(3, layer.in_features if hasattr(layer, "in_features") else 64)).abs().sum()) > 0
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+def test_grouped_layers_meet_a_ratio_by_one_number_of_groups(groups):
+    dense, matrices = size(model()), sum(model().get_submodule(name).weight.numel() for name in TARGETS)
+    ratio = dense / (dense - matrices / 2)
+    arm = grouped.build(grouped.Settings(groups, ratio=ratio), "orthogonal")
+    adapted = arm.adapt(model(), TARGETS)
+    assert {adapted.get_submodule(name).shape.groups for name in TARGETS} == {2}
+    assert size(adapted) == pytest.approx(dense / ratio)
+    assert adapted.get_submodule("blocks.1.feed_forward.expand").init == "orthogonal"
+    assert grouped.build(grouped.Settings()).adapt(model(), TARGETS).blocks[0].attention.key.shape.groups == 4
+
+
+def test_grouped_layers_name_the_ratios_within_reach():
+    reason = grouped.build(grouped.Settings(ratio=3.0)).model_unsupported(model(), TARGETS)
+    assert reason.startswith(
+        "ratio=3 is out of reach for grouped layers; ratios (groups) within reach: 1 (1), 1.773 (2), 2.889 (4), "
+    )
+    reason = grouped.build(grouped.Settings(groups=5)).model_unsupported(model(), TARGETS)
+    assert reason == "groups is 5; it must divide in_features=64 and out_features=64, as 4 or 8 do."
+    reason = grouped.build(grouped.Settings()).model_unsupported(model(), {})
+    assert reason.startswith("grouped needs a linear layer among the targets")
 
 
 def test_a_narrow_model_needs_a_ratio_and_a_model_that_can():

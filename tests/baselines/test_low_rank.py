@@ -9,8 +9,8 @@ from torch import nn
 from toy_encoder import LINEARS, TARGETS, ToyEncoder
 
 from baselines import low_rank
-from baselines._rank_shares import OutOfReach, ranks_for_ratio
-from baselines.low_rank import TwoFactorEmbedding, TwoFactorLinear
+from baselines.low_rank import TwoFactorEmbedding, TwoFactorLinear, ranks_for_ratio
+from comera.protocol import OutOfReach
 
 sizes = st.integers(1, 12)
 shapes = st.lists(st.integers(0, 4), max_size=3)

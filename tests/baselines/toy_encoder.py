@@ -54,6 +54,7 @@ ARMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "galore": ("galore", "", {"rank": 4, "update_gap": 7, "lr_projected": 4e-2}),
     "galore_per_layer": ("galore", "per_layer", {"rank": 4, "update_gap": 7, "lr_projected": 4e-2}),
     "galore_8bit": ("galore", "8bit", {"rank": 4, "update_gap": 7, "lr_projected": 4e-2}),
+    "grouped": ("grouped", "", {"groups": 2, "lr_cores": 1e-2}),
     "hashing": ("hashing", "", {"table_ratio": 2.0}),
     "lora": ("lora", "", {"rank": 4, "alpha": 8.0, "lr_adapters": 1e-2}),
     "lte": ("lte", "", {"rank": 4, "heads": 4, "alpha": 8.0, "merge_every": 3, "lr_adapters": 1e-2}),

@@ -8,7 +8,7 @@ import torch
 from small_cells import a_configuration, changed, one_line
 from torch import nn
 
-from baselines import basis, btt, dense, low_rank
+from baselines import basis, btt, dense, grouped, low_rank
 from bench.errors import ConfigError
 from bench.protocol.budget import RATES, Budget
 from bench.protocol.methods import build_for
@@ -28,6 +28,7 @@ ARMS = {
     "dense": lambda: dense.build(dense.Settings()),
     "narrow": lambda: dense.build(dense.Settings(ratio=2.0), "narrow"),
     "btt": lambda: btt.build(btt.Settings(rank=2)),
+    "grouped": lambda: grouped.build(grouped.Settings()),
     "basis": lambda: basis.build(basis.Settings()),
     "low_rank": lambda: low_rank.build(low_rank.Settings(rank=4), "spectral"),
     "comera": lambda: build_comera(CoMERASettings(ranks=6, order=2), ""),
