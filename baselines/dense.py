@@ -14,6 +14,8 @@ The variant ``narrow`` is a dense model of the size of a compressed one: the sam
 A claim of compression needs it as its rival. It takes a model that can say what it is like narrower
 (:class:`Narrowing`), as those of the workloads text and teacher do.
 
+The variant ``small`` is that rival in another shape: the blocks times ``depth``, and the columns that give the size.
+
 The variant ``pruned`` starts as the dense model and loses whole attention heads and inner columns in a late stage
 (:mod:`baselines._pruning`), as a user without tensor trains would make it smaller.
 
@@ -46,25 +48,28 @@ from baselines._eight_bit import EightBitWithFusedAdamW
 from baselines._pruning import Pruning, parts_of, resize_as_loaded
 from comera.protocol import LATER, OPTIMIZERS, CaptureScope, Change, Optimizer, Stage
 
-NARROW, EIGHT_BIT, PRUNED = "narrow", "adamw8bit", "pruned"
+NARROW, SMALL, EIGHT_BIT, PRUNED = "narrow", "small", "adamw8bit", "pruned"
 
-VARIANTS = ("", "sparse", "row_wise", "sgd", NARROW, EIGHT_BIT, PRUNED)
+VARIANTS = ("", "sparse", "row_wise", "sgd", NARROW, SMALL, EIGHT_BIT, PRUNED)
 
 #: The share of a late stage that is kept to train on at the target, where no setting says so.
 _RECOVERY = 0.25
 
 #: The variants that a job's ratio is meant for.
-RATIO_VARIANTS = (NARROW,)
+RATIO_VARIANTS = (NARROW, SMALL)
 
 
 class Narrowing(Protocol):
     """Protocol of a model that has a narrower form."""
 
-    def narrowed(self, parameters: int) -> nn.Module:
-        """Return the model with fewer columns and about ``parameters`` parameters, newly drawn, modules named alike.
+    def narrowed(self, parameters: int, depth: float = 1) -> nn.Module:
+        """Return the model with about ``parameters`` parameters and ``depth`` times the blocks, newly drawn.
+
+        Modules are named alike, and columns make up the size.
 
         Raises:
-            ValueError: none has so few, or comes within 2 %; the sentence names the nearest.
+            ValueError: none has so few, or comes within 2 %, or the depth gives no whole number of blocks; the sentence
+                names the nearest.
         """
 
 
@@ -75,8 +80,10 @@ class Settings:
     Args:
         lr: constant rate of AdamW; the rate that the paper's code gives dense parameters.
         lr_tables: rate of tables with sparse gradients, whose optimizers need other ones. None: as ``lr``.
-        ratio: how many times fewer parameters the variant ``narrow`` has than the model, which it needs; the others
-            have no use for it.
+        ratio: how many times fewer parameters the variants ``narrow`` and ``small`` have than the model, which they
+            need; the others have no use for it.
+        depth: how many times the blocks of the model the variant ``small`` has, which it needs; such as 0.5, 0.75 or
+            1.5.
         recovery: share of the late stage in which the variant ``pruned`` trains on at its target; None: a quarter.
 
     Raises:
@@ -86,6 +93,7 @@ class Settings:
     lr: float = 5e-5
     lr_tables: float | None = field(default=None, metadata=LATER)
     ratio: float | None = field(default=None, metadata=LATER)
+    depth: float | None = field(default=None, metadata=LATER)
     recovery: float | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -93,6 +101,8 @@ class Settings:
         if self.lr_tables is not None:
             check_positive("dense.lr_tables", self.lr_tables)
         check_ratio("dense.ratio", self.ratio)
+        if self.depth is not None:
+            check_positive("dense.depth", self.depth)
         if self.recovery is not None:
             check_positive("dense.recovery", self.recovery)
             if self.recovery >= 1:
@@ -171,9 +181,10 @@ class Dense(TrainedArm):
 
     def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
         """Explain why the settings do not suit the variant; None if they do."""
-        for name, variant in (("ratio", NARROW), ("recovery", PRUNED)):
-            if (given := getattr(self.settings, name)) is not None and self.variant != variant:
-                return f"settings.dense.{name} is {given:g}, which is for dense:{variant} alone; leave it out."
+        for name, variants in (("ratio", RATIO_VARIANTS), ("depth", (SMALL,)), ("recovery", (PRUNED,))):
+            if (given := getattr(self.settings, name)) is not None and self.variant not in variants:
+                allowed = " and ".join(f"dense:{variant}" for variant in variants)
+                return f"settings.dense.{name} is {given:g}, which is for {allowed} alone; leave it out."
         return None
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -197,14 +208,22 @@ class EightBit(Dense):
 
 
 class Narrow(Dense):
-    """Dense training of the same model with fewer columns."""
+    """Dense training of a model with fewer parameters, of as many blocks (``narrow``) or of others (``small``)."""
 
-    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:  # noqa: ARG002
-        """Explain why there is no narrower model of the wanted size; None if there is one. Shapes suffice."""
+    def __init__(self, settings: Settings, variant: str) -> None:
+        super().__init__(settings)
+        self.variant = variant
+
+    def model_unsupported(self, model: nn.Module, targets: Mapping[str, str]) -> str | None:
+        """Explain why there is no model of the wanted size and shape; None if there is one. Shapes suffice."""
+        if reason := super().model_unsupported(model, targets):
+            return reason
         if not hasattr(model, "narrowed"):
-            return f"dense:{NARROW} needs a model that can be made narrower, as those of workload=text and pointer can."
+            return f"dense:{self.variant} needs a model that can be made narrower, as workload=text and pointer have."
         if self.settings.ratio is None:
-            return f"dense:{NARROW} has no ratio; say how many times smaller it is to be, as in ratio=4."
+            return f"dense:{self.variant} has no ratio; say how many times smaller it is to be, as in ratio=4."
+        if self.variant == SMALL and self.settings.depth is None:
+            return f"dense:{SMALL} has no depth; say how many times the blocks, as in settings.dense.depth=0.75."
         try:
             with torch.device("meta"):
                 self._narrowed(model)
@@ -221,12 +240,14 @@ class Narrow(Dense):
         if reason := self.model_unsupported(model, targets):
             raise ValueError(reason)
         narrow = self._narrowed(model).train(model.training)
-        check_targets(narrow, targets)
+        present = dict(narrow.named_modules()) if self.variant == SMALL else targets  # fewer blocks have fewer targets
+        check_targets(narrow, {name: role for name, role in targets.items() if name in present})
         return narrow
 
     def _narrowed(self, model: Any) -> nn.Module:
         ratio = self.settings.ratio or 1.0
-        narrow: nn.Module = model.narrowed(round(sum(parameter.numel() for parameter in model.parameters()) / ratio))
+        parameters = round(sum(parameter.numel() for parameter in model.parameters()) / ratio)
+        narrow: nn.Module = model.narrowed(parameters, self.settings.depth or 1.0)
         return narrow
 
 
@@ -390,7 +411,7 @@ def build(settings: Settings, variant: str = "") -> Dense:
     Args:
         settings: hyperparameters.
         variant: ``""``; ``"sparse"``, ``"row_wise"`` or ``"sgd"`` for tables with sparse gradients; ``"narrow"``,
-            ``"adamw8bit"`` or ``"pruned"``; see the module.
+            ``"small"``, ``"adamw8bit"`` or ``"pruned"``; see the module.
 
     Raises:
         ValueError: for an unknown variant.
@@ -403,6 +424,8 @@ def build(settings: Settings, variant: str = "") -> Dense:
         [(0.1, 1), (0.1, 2)]
     """
     check_variant("dense", variant, VARIANTS)
-    if variant in (NARROW, EIGHT_BIT, PRUNED):
-        return {NARROW: Narrow, EIGHT_BIT: EightBit, PRUNED: Pruned}[variant](settings)
+    if variant in RATIO_VARIANTS:
+        return Narrow(settings, variant)
+    if variant in (EIGHT_BIT, PRUNED):
+        return {EIGHT_BIT: EightBit, PRUNED: Pruned}[variant](settings)
     return SparseTables(settings, variant) if variant else Dense(settings)

@@ -27,7 +27,7 @@ from bench.core.checked import Allowed, FromOne, Layers, Width
 from bench.core.identity import LATER
 from bench.protocol import Batch, Evaluation, Metric, Role, Words
 from bench.protocol.budget import Budget
-from bench.workloads.base import BaseWorkload, check_batch_size
+from bench.workloads.base import BaseWorkload, blocks_at_depth, check_batch_size
 
 _DEFAULT_INPUTS = 8
 
@@ -88,20 +88,23 @@ class Student(nn.Module):
             x = F.relu(layer(x) + bias) * math.sqrt(2)
         return self.last(x).squeeze(-1)
 
-    def narrowed(self, parameters: int) -> "Student":
-        """Return a narrower student of about ``parameters``; raises ValueError if none is within 2 %."""
+    def narrowed(self, parameters: int, depth: float = 1) -> "Student":
+        """Return a student of about ``parameters`` and ``depth`` times the matrices.
+
+        Raises ValueError: none comes within 2 %, or the depth gives no whole number of matrices.
+        """
+        layers = blocks_at_depth(self.settings.layers, depth)
 
         def size(width: int) -> int:
-            layers = self.settings.layers
             return width * (self.settings.inputs + 1) + layers * width * (width + 1) + width + 1
 
-        width = min(range(1, self.settings.width + 1), key=lambda each: abs(size(each) - parameters))
+        width = min(range(1, 2 * self.settings.width + 1), key=lambda each: abs(size(each) - parameters))
         if abs(size(width) - parameters) > _NEAR * parameters:
             raise ValueError(
-                f"no narrower student has about {parameters:,} parameters; the nearest has {size(width):,}, with width "
-                f"{width}."
+                f"no student of {layers} matrices has about {parameters:,} parameters; the nearest has "
+                f"{size(width):,}, with width {width}."
             )
-        return Student(dataclasses.replace(self.settings, width=width))
+        return Student(dataclasses.replace(self.settings, width=width, layers=layers))
 
 
 class TeacherWorkload(BaseWorkload):

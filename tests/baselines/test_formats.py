@@ -9,6 +9,8 @@ from torch import nn
 from baselines import basis, btt, dense, grouped, low_rank
 from baselines.basis import BasisLinear
 from baselines.low_rank import TwoFactorLinear
+from bench.workloads.pointer.model import PointerModel, PointerSettings
+from bench.workloads.teacher import Student, TeacherSettings
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
 from comera import Muon
 from comera.loops.muon import join_matrices, orthogonalized, split_matrices
@@ -60,7 +62,7 @@ def test_a_ratio_out_of_reach_is_one_sentence(name):
     reason = ARMS[name](1e4).model_unsupported(model(), TARGETS)
     assert reason is not None
     assert "\n" not in reason
-    assert ("out of reach" in reason) or reason.startswith("no narrower model has about")
+    assert ("out of reach" in reason) or reason.startswith("no model of 2 blocks has about")
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -112,7 +114,53 @@ def test_a_narrow_model_needs_a_ratio_and_a_model_that_can():
     reason = dense.build(dense.Settings(ratio=2.0), "narrow").model_unsupported(plain, {"0": "classifier"})
     assert reason.startswith("dense:narrow needs a model that can be made narrower")
     reason = dense.build(dense.Settings(ratio=2.0)).model_unsupported(model(), TARGETS)
-    assert reason == "settings.dense.ratio is 2, which is for dense:narrow alone; leave it out."
+    assert reason == "settings.dense.ratio is 2, which is for dense:narrow and dense:small alone; leave it out."
+
+
+@pytest.mark.parametrize(("depth", "blocks"), [(0.5, 1), (1.0, 2), (1.5, 3), (2.0, 4)])
+@pytest.mark.parametrize("ratio", [2.0, 2.7])
+def test_a_small_model_has_the_depth_and_the_size(depth, blocks, ratio):
+    arm = dense.build(dense.Settings(ratio=ratio, depth=depth), "small")
+    adapted = arm.adapt(model(), TARGETS)
+    assert len(adapted.blocks) == blocks
+    assert size(adapted) == pytest.approx(size(model()) / ratio, rel=0.02)
+    if depth == 1:
+        narrow = dense.build(dense.Settings(ratio=ratio), "narrow").adapt(model(), TARGETS)
+        assert adapted.settings == narrow.settings
+
+
+@pytest.mark.parametrize("student", [TeacherSettings(width=64, layers=4), PointerSettings(layers=4, width=64, heads=4)])
+def test_other_workloads_have_small_models_as_well(student):
+    large = Student(student) if isinstance(student, TeacherSettings) else PointerModel(student)
+    small = dense.build(dense.Settings(ratio=2.0, depth=0.75), "small").adapt(large, {})
+    assert small.settings.layers == 3
+    assert size(small) == pytest.approx(size(large) / 2, rel=0.02)
+
+
+_NO_BLOCKS = "of 2 blocks, which are no whole number of blocks; take"
+
+
+@pytest.mark.parametrize(
+    ("settings", "variant", "sentence"),
+    [
+        ({"ratio": 2.0}, "small", "dense:small has no depth; say how many times the blocks, as in"),
+        ({"depth": 0.5}, "small", "dense:small has no ratio; say how many times smaller"),
+        (
+            {"ratio": 2.0, "depth": 0.75},
+            "small",
+            f"depth is 0.75 {_NO_BLOCKS} 0.5 or 1.",
+        ),
+        (
+            {"ratio": 2.0, "depth": 0.1},
+            "small",
+            f"depth is 0.1 {_NO_BLOCKS} 0.5.",
+        ),
+        ({"ratio": 2.0, "depth": 0.5}, "narrow", "settings.dense.depth is 0.5, which is for dense:small alone"),
+    ],
+)
+def test_a_shape_that_no_small_model_has_is_one_sentence(settings, variant, sentence):
+    reason = dense.build(dense.Settings(**settings), variant).model_unsupported(model(), TARGETS)
+    assert reason.startswith(sentence)
 
 
 @pytest.mark.parametrize(("n", "m", "count"), [(6, 10, 60), (6, 10, 7), (12, 5, 30)])

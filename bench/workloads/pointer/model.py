@@ -14,6 +14,7 @@ from torch import nn
 
 from bench.core.checked import Allowed, Flag, FromOne, Layers, Length, Width
 from bench.core.identity import LATER
+from bench.workloads.base import blocks_at_depth
 from bench.workloads.code.corpus import STANDARD_LIBRARY
 from bench.workloads.encoder import Classifier, Encoder, EncoderSettings, initialise
 from bench.workloads.pointer.corpus import CLASSES, FIRST_WORD, Tokens
@@ -118,15 +119,15 @@ class PointerModel(Encoder):
         scores: torch.Tensor = self.classifier(self.encode(self.embeddings(words), None))
         return scores.unflatten(-1, (self.settings.hops, CLASSES))
 
-    def narrowed(self, parameters: int) -> "PointerModel":
-        """Return the model of about so many parameters with fewer columns and as many blocks, heads and words.
+    def narrowed(self, parameters: int, depth: float = 1) -> "PointerModel":
+        """Return the model of about so many parameters with other columns, ``depth`` times the blocks, and equal heads.
 
         The width is the multiple of the heads that comes nearest with a feed-forward of the same shape. The inner
         features then make up the difference.
 
-        Raises ValueError: none comes within 2 %.
+        Raises ValueError: none comes within 2 %, or the depth gives no whole number of blocks.
         """
-        settings = self.settings
+        settings = dataclasses.replace(self.settings, layers=blocks_at_depth(self.settings.layers, depth))
         layers, shape = settings.layers, settings.feed_forward / settings.width
         classes = CLASSES * settings.hops
 
@@ -135,13 +136,13 @@ class PointerModel(Encoder):
             blocks = layers * (4 * width * (width + 1) + inner * (2 * width + 1) + width)
             return width * (settings.vocabulary + settings.context) + norms + blocks + (width + classes) * (width + 1)
 
-        widths = range(settings.heads, settings.width + 1, settings.heads)
+        widths = range(settings.heads, 2 * settings.width + 1, settings.heads)
         width = min(widths, key=lambda each: abs(size(each, round(shape * each)) - parameters))
         missing = parameters - size(width, round(shape * width))
         inner = max(round(shape * width + missing / (layers * (2 * width + 1))), 1)
         if abs(size(width, inner) - parameters) > _NEAR * parameters:
             raise ValueError(
-                f"no narrower model has about {parameters:,} parameters; the nearest has {size(width, inner):,}, with "
-                f"width {width}."
+                f"no model of {settings.layers} blocks has about {parameters:,} parameters; the nearest has "
+                f"{size(width, inner):,}, with width {width}."
             )
         return PointerModel(dataclasses.replace(settings, width=width, feed_forward=inner))

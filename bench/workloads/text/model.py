@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.checked import Allowed, FromOne, Layers, Length, Width
+from bench.workloads.base import blocks_at_depth
 from bench.workloads.code.corpus import STANDARD_LIBRARY
 
 _STD = 0.02  # of embeddings
@@ -146,28 +147,28 @@ class CausalLanguageModel(nn.Module):
             x = block(x)
         return self.head(self.norm(x))
 
-    def narrowed(self, parameters: int) -> "CausalLanguageModel":
-        """Return the model of about so many parameters with fewer columns and as many blocks, heads and tokens.
+    def narrowed(self, parameters: int, depth: float = 1) -> "CausalLanguageModel":
+        """Return the model of about so many parameters with other columns, ``depth`` times the blocks, and equal heads.
 
         The width is the multiple of the heads that comes nearest with a feed-forward of the same shape; the inner
         features then make up the difference.
 
-        Raises ValueError: none comes within 2 %.
+        Raises ValueError: none comes within 2 %, or the depth gives no whole number of blocks.
         """
-        settings = self.settings
+        settings = dataclasses.replace(self.settings, blocks=blocks_at_depth(self.settings.blocks, depth))
         shape = settings.inner / settings.width
 
         def size(width: int, inner: int) -> int:
             outside = width * (2 * self.vocabulary + settings.context + 2)
             return outside + settings.blocks * width * (4 * width + 2 * inner + 4)
 
-        widths = range(settings.heads, settings.width + 1, settings.heads)
+        widths = range(settings.heads, 2 * settings.width + 1, settings.heads)
         width = min(widths, key=lambda each: abs(size(each, round(shape * each)) - parameters))
         per_feature = 2 * settings.blocks * width
         inner = max(round(shape * width + (parameters - size(width, round(shape * width))) / per_feature), 1)
         if abs(size(width, inner) - parameters) > _NEAR * parameters:
             raise ValueError(
-                f"no narrower model has about {parameters:,} parameters; the nearest has {size(width, inner):,}, with "
-                f"width {width}."
+                f"no model of {settings.blocks} blocks has about {parameters:,} parameters; the nearest has "
+                f"{size(width, inner):,}, with width {width}."
             )
         return CausalLanguageModel(dataclasses.replace(settings, width=width, feed_forward=inner), self.vocabulary)
