@@ -27,9 +27,9 @@ from baselines._arm import (
 )
 from comera.formats.block_linear import BlockInit, BlockLinear
 from comera.formats.block_tensor_train import BTTLinear
-from comera.plan.specs import BTT, Spec
 from comera.protocol import LATER, OPTIMIZERS
 from comera.ratio.blocks import solve_block_model
+from comera.specs import BTT, Spec
 from comera.tensorize import tensorize
 
 #: How cores start, the usual one first; see :meth:`comera.BTTLinear.reset_parameters`.

@@ -13,9 +13,9 @@ from torch import nn
 
 from baselines import btt
 from baselines._arm import check_count, check_positive, check_ratio
-from comera.plan.specs import Grouped, Spec
 from comera.protocol import LATER
 from comera.ratio.blocks import solve_groups
+from comera.specs import Grouped, Spec
 
 VARIANTS = btt.VARIANTS
 

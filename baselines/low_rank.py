@@ -46,7 +46,7 @@ from baselines._arm import (
     replace_module,
 )
 from comera.compatibility.dense_weight import weight_of
-from comera.lowprec.products import FP8, thin_linear
+from comera.low_precision.products import FP8, thin_linear
 from comera.protocol import LATER, OPTIMIZERS, OutOfReach, Reason, scale_of, starts_at_zero
 from comera.ratio.model import solve_model
 from comera.recomputing import Recompute, keep_ranks
@@ -129,7 +129,7 @@ class TwoFactorLinear(nn.Module):
         34
     """
 
-    #: How the two products are formed in FP8, or None; see :func:`comera.lowprec.use_fp8`.
+    #: How the two products are formed in FP8, or None; see :func:`comera.low_precision.use_fp8`.
     fp8: FP8 | None = None
     #: True if Muon's steps are bounded by the factors' norms, as Spectron's are.
     bounded_steps: bool = False

@@ -10,12 +10,12 @@
 from comera.adaptation.recompression import recompress
 from comera.capture import CapturedStep, CaptureError, make_capturable
 from comera.compatibility.version import __version__
-from comera.exchange import hook
-from comera.exchange.dense_model import to_dense_model
-from comera.exchange.pretrained import load_pretrained, save_pretrained
 from comera.formats.block_shapes import BTTShape, solve_blocks
 from comera.formats.block_tensor_train import BTTLinear
 from comera.formats.grouped import GroupedLinear
+from comera.hugging_face import hook
+from comera.hugging_face.dense_model import to_dense_model
+from comera.hugging_face.pretrained import load_pretrained, save_pretrained
 from comera.inspection.step_memory import StepMemory, step_memory
 from comera.inspection.summary import ModelSummary, summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
@@ -23,11 +23,11 @@ from comera.loops.control import RankControl, RankPlan, control_ranks
 from comera.loops.muon import Muon
 from comera.modes import balanced_modes, padded_modes
 from comera.objective import EarlyStage, LateStage, ModelSize, exact_size, full_size, tensorized_layers
-from comera.plan.specs import BTT, TT, TTM, Grouped
 from comera.protocol import OutOfReach
 from comera.ratio.layer import LinearSolution, TableSolution, solve_modes, solve_table_modes
 from comera.ratio.model import ModelSolution, solve_model
 from comera.reachability import drop_unreachable
+from comera.specs import BTT, TT, TTM, Grouped
 from comera.tensorize import tensorize
 from comera.training import parameter_groups
 from comera.truncation import Cut, close_smallest, ranks_of, set_ranks, truncate

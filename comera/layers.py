@@ -24,7 +24,7 @@ from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
-from comera.lowprec.products import FP8, thin_linear
+from comera.low_precision.products import FP8, thin_linear
 from comera.modes import check_size, check_whole
 from comera.protocol import scale_of
 from comera.rank_control import THRESHOLD, active_ranks, cut_closed_ranks, effective_diagonals
@@ -254,7 +254,7 @@ class TTLinear(TensorTrainLayer):
     shape: TTShape
     stands_for: type[nn.Module] = nn.Linear  #: The class of the layer that it has replaced.
 
-    #: How the two products are formed in FP8, or None; see :func:`comera.lowprec.use_fp8`.
+    #: How the two products are formed in FP8, or None; see :func:`comera.low_precision.use_fp8`.
     fp8: FP8 | None = None
 
     def __init__(

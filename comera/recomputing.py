@@ -34,7 +34,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 
 from comera.dropout import applies, dropout, in_bits
-from comera.lowprec.products import product
+from comera.low_precision.products import product
 
 #: Tensors that are formed again in backward (:func:`keep_ranks`).
 Recompute = Literal["none", "outputs", "block"]

@@ -13,18 +13,18 @@ from torch.nn.modules.conv import _ConvNd
 
 from comera.compatibility.arguments import check_mapping, check_module, shown
 from comera.compatibility.attention import PROJECTIONS, split_attention
+from comera.inspection.declared_ties import redeclare_ties, tie_as_declared
 from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.hugging_face import is_conv1d, is_linear
 from comera.contraction.joint_merging import JointMerging
-from comera.declared_ties import redeclare_ties, tie_as_declared
 from comera.formats.block_linear import BlockLinear
 from comera.functional import fuse_feed_forwards
 from comera.inspection.summary import summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
-from comera.lowprec.products import FP8, use_fp8
-from comera.plan.specs import TABLES, TT, TTM, Dense, LinearSpec, Spec, table_kind, unsupported_option, unusual
+from comera.low_precision.products import FP8, use_fp8
 from comera.ratio.automatic import choose, sentences, worth_splitting
 from comera.recomputing import Recompute, check_recompute, keep_ranks
+from comera.specs import TABLES, TT, TTM, Dense, LinearSpec, Spec, table_kind, unsupported_option, unusual
 from comera.tracing import siblings_in
 
 
@@ -93,7 +93,7 @@ def tensorize(
             (:func:`comera.functional.fuse_feed_forwards`); nothing else. Block tensor trains form what lies between
             their two products again under either. ``"none"`` keeps activations.
         ratio: with ``"auto"``, how many times smaller the whole model is to be.
-        fp8: form the products of all tensorized linear layers in FP8 (:class:`comera.lowprec.FP8`), forward and
+        fp8: form the products of all tensorized linear layers in FP8 (:class:`comera.low_precision.FP8`), forward and
             backward; feed-forwards do not run fused then.
 
     Returns:
@@ -118,7 +118,7 @@ def tensorize(
     if not isinstance(start, str) or start not in ("scratch", "weights"):
         raise ValueError(f"start is {shown(start)}; allowed: scratch, weights.")
     if fp8 is not None and not isinstance(fp8, FP8):
-        raise ValueError(f"fp8 is {shown(fp8)}; it must be a comera.lowprec.FP8 or None.")
+        raise ValueError(f"fp8 is {shown(fp8)}; it must be a comera.low_precision.FP8 or None.")
     check_recompute(recompute)
     if isinstance(plan, str) and plan != "auto":
         raise ValueError(f'plan is {plan!r}; give what is to become of layers by their names, or "auto".')

@@ -35,13 +35,13 @@ from comera.objective import (
     full_size,
     tensorized_layers,
 )
-from comera.plan.specs import TT, TTM
 from comera.protocol import LATER, OPTIMIZERS, CellView, Change, OutOfReach, RareEvent, Reason, Stage
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import check_ratio
 from comera.reachability import drop_unreachable
 from comera.recomputing import Recompute
+from comera.specs import TT, TTM
 from comera.tensor_train import Init
 from comera.tensorize import tensorize
 from comera.truncation import cut_closed, refuse_distributed_layers

@@ -27,7 +27,7 @@ from bench.protocol import Batch, CellFailure
 from bench.step.low_precision import adapted_model
 from bench.step.timing import mark, ms_between, synchronize, take_turns
 from bench.step.train_step import TrainStep
-from comera.lowprec.scaling import kernel_on
+from comera.low_precision.scaling import kernel_on
 
 #: Words of the one-block model, in place of the user's vocabulary.
 WORDS = 256

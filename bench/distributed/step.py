@@ -17,7 +17,7 @@ from bench.step.timing import StepTimer, around
 from bench.step.train_step import TrainStep
 from comera import ranks_of
 from comera.compatibility.distributed import check_same_ranks, wrapped_anew
-from comera.lowprec.scaling import kernel_on
+from comera.low_precision.scaling import kernel_on
 
 _MIB = 2**20
 

@@ -44,7 +44,7 @@ from bench.estimate.sparse_gradients import SparseShapes, handed_over, parts
 from bench.protocol import Batch, Method, Workload
 from bench.step.low_precision import adapted_model, precision_unsupported
 from bench.step.train_step import TrainStep, rare_work
-from comera.lowprec.scaling import Kernel
+from comera.low_precision.scaling import Kernel
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)

@@ -25,7 +25,7 @@ from bench.protocol.methods import build_for
 from bench.step.low_precision import adapted_model, arithmetic_of, fp8_unsupported
 from bench.step.train_step import batches_on
 from comera import TTLinear
-from comera.lowprec.scaling import kernel_on
+from comera.low_precision.scaling import kernel_on
 
 #: In the order of a table.
 MEASURED = ("fp32", "tf32", "bf16", "fp8")

@@ -2,8 +2,8 @@
 
 ``fp8`` is what the paper calls FP8-mix: the products of the linear targets in FP8, forward and backward, all else in
 FP32. Dense layers get theirs from torchao (``convert_to_float8_training``), tensorized and two-factor ones from
-:mod:`comera.lowprec`. A device without FP8 products computes them emulated: operands are rounded to FP8, and multiplied
-in FP32. What was done to a model is read off the model (:func:`arithmetic_of`) and recorded.
+:mod:`comera.low_precision`. A device without FP8 products computes them emulated: operands are rounded to FP8, and
+multiplied in FP32. What was done to a model is read off the model (:func:`arithmetic_of`) and recorded.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from torch import nn
 from baselines._quiet import quiet_import
 from bench.protocol import Method, Role
 from comera.layers import DIAGONALS
-from comera.lowprec import FP8, MULTIPLE, use_fp8
-from comera.lowprec.scaling import Kernel
+from comera.low_precision import FP8, MULTIPLE, use_fp8
+from comera.low_precision.scaling import Kernel
 from comera.protocol import LINEAR_ROLES
 
 #: In what arithmetic the forward and backward run; a property of the step, the same for every method.
@@ -78,7 +78,7 @@ def adapted_model(
 
     Args:
         targets: of the workload.
-        kernel: who multiplies in FP8, if anyone does: :func:`comera.lowprec.scaling.kernel_on` of the device.
+        kernel: who multiplies in FP8, if anyone does: :func:`comera.low_precision.scaling.kernel_on` of the device.
     """
     model = method.adapt(dense, targets)
     if precision == "bf16_weights":
@@ -152,7 +152,7 @@ def arithmetic_of(model: nn.Module, precision: str) -> str:
     >>> from comera import TT, tensorize
     >>> model = tensorize(nn.Sequential(nn.Linear(64, 64)), {"0": TT(ranks=4)}, fp8=FP8(kernel="emulated"))
     >>> arithmetic_of(model, "fp8"), arithmetic_of(nn.Linear(2, 2), "bf16")
-    ('fp8 emulated in 1 of 1 linear layers (comera.lowprec, tensor current)', 'bf16')
+    ('fp8 emulated in 1 of 1 linear layers (comera.low_precision, tensor current)', 'bf16')
     """
     if precision != "fp8":
         return precision
@@ -163,7 +163,7 @@ def arithmetic_of(model: nn.Module, precision: str) -> str:
             config: Any = module.config
             ways["emulated" if config.emulate else "native", "torchao, tensor current"] += 1
         elif isinstance(own, FP8):
-            ways[own.kernel or "", "comera.lowprec, tensor current"] += 1
+            ways[own.kernel or "", "comera.low_precision, tensor current"] += 1
         elif isinstance(module, nn.Linear) or hasattr(type(module), "fp8"):
             ways["", ""] += 1
     linear = ways.total()

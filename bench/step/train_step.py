@@ -19,7 +19,7 @@ from bench.step.bf16_products import WidenedProducts
 from bench.step.low_precision import adapted_model, arithmetic_of
 from bench.step.unsupported import StepCell, toggles_unsupported
 from comera.capture import CapturedStep, CUDAGraphs, make_capturable, set_rate
-from comera.lowprec.scaling import kernel_on
+from comera.low_precision.scaling import kernel_on
 from comera.recomputing import StandIn, blocks_of
 
 #: Where a step is; between two steps it is idle.

@@ -32,7 +32,7 @@ from bench.step.low_precision import adapted_model
 from bench.step.timing import Diverged
 from bench.step.train_step import TrainStep
 from comera import ranks_of, set_ranks, tensorized_layers
-from comera.lowprec.scaling import kernel_on
+from comera.low_precision.scaling import kernel_on
 
 _CHECKPOINT_SECONDS = 60.0  # between checkpoints
 _CHECKPOINT_SHARE = 30.0  # so many times what the last one took lie between them at least

@@ -16,7 +16,7 @@ from bench.step.timing import mean_ms, take_turns
 from bench.step.train_step import TrainStep, batches_on, build_step
 from bench.training.run import Upkeep
 from comera import set_ranks
-from comera.lowprec.scaling import kernel_on
+from comera.low_precision.scaling import kernel_on
 
 _BLOCKS, _STEPS = 9, 2  # interleaved blocks, after one that warms up, and steps of each model in every one
 

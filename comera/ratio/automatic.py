@@ -9,8 +9,8 @@ from torch import nn
 
 from comera.compatibility.attention import PROJECTIONS, unsplittable
 from comera.compatibility.hugging_face import is_linear, linear_weight
-from comera.plan.specs import TABLES, TT, TTM, Dense, unsupported_option, unusual
 from comera.ratio.model import solve_model
+from comera.specs import TABLES, TT, TTM, Dense, unsupported_option, unusual
 
 #: A weight whose smaller dimension is below this stays dense, such as that of class scores: its ranks can be no larger.
 SMALLEST = 32

@@ -22,8 +22,8 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 from comera.modes import balanced_modes, check_size, check_whole, padded_modes, prime_factors
-from comera.plan.specs import TT, TTM
 from comera.ratio.rank_search import Chain, search_within
+from comera.specs import TT, TTM
 from comera.tensor_train import TTMShape, TTShape
 
 #: Orders in the sequence in which they are tried.

@@ -22,7 +22,6 @@ from torch import nn
 
 from comera.compatibility.arguments import check_module, check_names
 from comera.compatibility.hugging_face import is_linear, linear_weight
-from comera.plan.specs import TABLES, TT, TTM, Dense
 from comera.protocol import OutOfReach
 from comera.ratio.layer import (
     LINEAR_ORDERS,
@@ -35,6 +34,7 @@ from comera.ratio.layer import (
     table_solution,
 )
 from comera.ratio.rank_search import TOLERANCE, Chain, check_ratio, search
+from comera.specs import TABLES, TT, TTM, Dense
 
 #: Layer ratios are searched on a grid with this step, so that they do not depend on the ratio asked for.
 _STEP = 1.0005

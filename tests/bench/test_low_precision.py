@@ -38,7 +38,7 @@ def test_linear_targets_multiply_in_fp8_with_the_parameters_that_they_had(built)
     assert 1e-4 < ((found - exact).norm() / exact.norm()).item() < 0.1
     found.square().mean().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
-    by = "torchao" if built is dense else "comera.lowprec"
+    by = "torchao" if built is dense else "comera.low_precision"
     assert arithmetic_of(model, "fp8") == f"fp8 emulated in 2 of 3 linear layers ({by}, tensor current)"
 
 

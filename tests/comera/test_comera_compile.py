@@ -9,7 +9,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from comera import TT, TTLinear, tensorize, truncate
 from comera.contraction import joint_merging
-from comera.lowprec import FP8, use_fp8
+from comera.low_precision import FP8, use_fp8
 from comera.recomputing import keep_ranks
 
 pytestmark = [

@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from comera import TT, TTM, TTLinear, TTMEmbedding, TTMEmbeddingBag, tensorize, truncate
 from comera.functional import tt_feed_forward
-from comera.lowprec import FP8
+from comera.low_precision import FP8
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

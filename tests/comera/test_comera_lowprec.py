@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import comera
-from comera.lowprec import FORWARD, FP8, GRADIENTS, product, quantize, scaled_product
-from comera.lowprec.scaling import padded
+from comera.low_precision import FORWARD, FP8, GRADIENTS, product, quantize, scaled_product
+from comera.low_precision.scaling import padded
 from comera.recomputing import keep_ranks
 
 #: Tokens, what is summed over, columns: odd ones, ranks that are no multiples of 16, a single token.

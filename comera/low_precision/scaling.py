@@ -143,7 +143,7 @@ def scaled_product(
     if left.shape[1] != right.shape[1]:
         raise ValueError(f"operands are {shapes}; both must have the same number of columns, which are summed over.")
     if any(size % MULTIPLE for size in (*left.shape, *right.shape)):
-        raise ValueError(f"operands are {shapes}; FP8 products need multiples of {MULTIPLE}, see lowprec.padded.")
+        raise ValueError(f"operands are {shapes}; FP8 products need multiples of {MULTIPLE}, see low_precision.padded.")
     if left.dtype == right.dtype == GRADIENTS:
         raise ValueError(f"both operands are {GRADIENTS}, which no device multiplies; one must be {FORWARD}.")
     if dtype not in (torch.float32, torch.bfloat16):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import handle_torch_function, has_torch_function
 
-from comera.lowprec.scaling import (
+from comera.low_precision.scaling import (
     FORWARD,
     GRADIENTS,
     Kernel,

@@ -1,7 +1,8 @@
 """Tensorized models in the package transformers: its own saving, loading and resizing handle them.
 
 Saving. ``model.save_pretrained(folder)`` writes what it always writes. In its ``config.json`` the description of the
-tensorized layers (:mod:`comera.exchange.description`) is the ``quantization_config``, with the ranks of that moment.
+tensorized layers (:mod:`comera.hugging_face.description`) is the ``quantization_config``, with the ranks of that
+moment.
 
 Each part of a composite model, such as the text model of CLIP, has a configuration within. It can be loaded on its own,
 and is then given that configuration alone. So the configuration of each part with tensorized layers describes them too.
@@ -34,10 +35,10 @@ from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from comera.compatibility.attention import PROJECTIONS
-from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
-from comera.exchange.resizing import resize_rows
 from comera.formats.block_linear import BlockLinear
 from comera.formats.block_tensor_train import BTTLinear
+from comera.hugging_face.description import METHOD, Layers, describe, layers_of, rebuild
+from comera.hugging_face.resizing import resize_rows
 from comera.layers import RANKS, TensorTrainLayer
 
 #: The methods of a quantizer that :class:`ComeraQuantizer` needs to be asked for; transformers 5.23 has them.
@@ -195,7 +196,7 @@ def _layers_in(model: Any, layers: Layers, part: str = "") -> Layers:
 def _untied(model: Any) -> list[str]:
     """Return the weights declared as tied that are not, since only one of two layers was tensorized.
 
-    Where both are tensorized together, the declaration names cores (:mod:`comera.declared_ties`).
+    Where both are tensorized together, the declaration names cores (:mod:`comera.inspection.declared_ties`).
     """
     layers = {name for name, module in model.named_modules() if isinstance(module, TensorTrainLayer | BlockLinear)}
     weights = {f"{name}.weight" for name in layers}

@@ -4,8 +4,8 @@ A rank-wide product is bound by the bytes that it reads and writes, so multiplyi
 BF16 does. Dense products in FP8 are torchao's, not ours.
 """
 
-from comera.lowprec.products import FP8, product, products_on, thin_linear, use_fp8
-from comera.lowprec.scaling import FORWARD, GRADIENTS, MULTIPLE, Quantized, quantize, scaled_product
+from comera.low_precision.products import FP8, product, products_on, thin_linear, use_fp8
+from comera.low_precision.scaling import FORWARD, GRADIENTS, MULTIPLE, Quantized, quantize, scaled_product
 
 __all__ = [
     "FORWARD",

@@ -2,7 +2,7 @@
 
 ``import comera`` must stay light, and transformers has no entry points by which it would find comera. So comera puts
 a finder before the others of ``sys.meta_path``. It lets them find the module that holds ``PreTrainedModel``, and has
-:mod:`comera.exchange.transformers_models` registered as soon as the module has run.
+:mod:`comera.hugging_face.transformers_models` registered as soon as the module has run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 def _register_now() -> None:
-    importlib.import_module("comera.exchange.transformers_models").register()
+    importlib.import_module("comera.hugging_face.transformers_models").register()
 
 
 class _Finder(MetaPathFinder):

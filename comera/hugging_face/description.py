@@ -19,7 +19,7 @@ from comera.formats.block_linear import BlockLinear
 from comera.formats.block_shapes import BTTShape
 from comera.formats.grouped import GroupedShape
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTMEmbedding
-from comera.plan.specs import BTT, TT, TTM, Grouped, Spec
+from comera.specs import BTT, TT, TTM, Grouped, Spec
 from comera.tensor_train import TTShape
 from comera.tensorize import tensorize
 from comera.truncation import set_ranks

@@ -1,7 +1,8 @@
 """Tensorized models on disk.
 
 A model of Hugging Face is written by its own ``save_pretrained``: ``config.json``, which describes the tensorized
-layers (:mod:`comera.exchange.transformers_models`), weights in one file or in shards, and what else the class writes.
+layers (:mod:`comera.hugging_face.transformers_models`), weights in one file or in shards, and what else the class
+writes.
 Of any other module these are ``model.safetensors`` and ``comera.json``, the description. No file is a pickle.
 """
 
@@ -19,8 +20,8 @@ from torch import nn
 
 from comera.compatibility.arguments import check_folder, check_module
 from comera.compatibility.hugging_face import is_pretrained_model
-from comera.exchange.description import METHOD, Layers, describe, layers_of, rebuild
 from comera.formats.block_tensor_train import BTTLinear
+from comera.hugging_face.description import METHOD, Layers, describe, layers_of, rebuild
 from comera.layers import RANKS
 
 WEIGHTS, DESCRIPTION, CONFIG = "model.safetensors", "comera.json", "config.json"
@@ -52,7 +53,7 @@ def save_pretrained(model: nn.Module, folder: str | Path) -> None:
     folder = check_folder(folder)
     config: Any = getattr(model, "config", None)
     if is_pretrained_model(model):
-        importlib.import_module("comera.exchange.transformers_models").save(model, folder)
+        importlib.import_module("comera.hugging_face.transformers_models").save(model, folder)
         return
     from safetensors.torch import save_file
 

@@ -1,1 +1,0 @@
-"""Plans: which layers are tensorized, and how."""
