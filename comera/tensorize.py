@@ -13,12 +13,12 @@ from torch.nn.modules.conv import _ConvNd
 
 from comera.compatibility.arguments import check_mapping, check_module, shown
 from comera.compatibility.attention import PROJECTIONS, split_attention
-from comera.inspection.declared_ties import redeclare_ties, tie_as_declared
 from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.hugging_face import is_conv1d, is_linear
 from comera.contraction.joint_merging import JointMerging
 from comera.formats.block_linear import BlockLinear
 from comera.functional import fuse_feed_forwards
+from comera.inspection.declared_ties import redeclare_ties, tie_as_declared
 from comera.inspection.summary import summary
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.low_precision.products import FP8, use_fp8

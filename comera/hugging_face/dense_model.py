@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from comera.compatibility.arguments import check_module
-from comera.inspection.declared_ties import redeclare_dense_ties
 from comera.formats.block_linear import BlockLinear
+from comera.inspection.declared_ties import redeclare_dense_ties
 from comera.layers import TensorTrainLayer, TiedTTMLinear, TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.recomputing import StandIn
 
