@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -76,9 +76,6 @@ class Arm:
         travels = f"+{self.exchange}" if self.exchange not in ("", EXCHANGES[0]) else ""
         return f"{formed}{CHECKPOINTED if self.checkpoint else ''}{travels}"
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.method, self.variant, self.checkpoint, self.exchange, self.match))
-
 
 def match_of(method: str, settings: Mapping[str, Any]) -> str:
     """Return the size that a two-factor arm shares with CoMERA by its settings, one of :data:`MATCHES`, or nothing.
@@ -96,11 +93,6 @@ def match_of(method: str, settings: Mapping[str, Any]) -> str:
         return "size"
     ranks = settings.get("rank"), settings.get("embedding_rank")
     return "rank" if settings.get("ranks_of_ratio") is not None or ranks == COMERA_RANKS else ""
-
-
-def arm_name(*fields: Any) -> str:
-    """Return the name of the arm of some fields."""
-    return str(Arm(*fields))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 import baselines
-from bench.core.cell import CHECKPOINTED, EXCHANGES, MATCHES, Cell
-from bench.core.cell import Arm as Arm
+from bench.core.cell import CHECKPOINTED, EXCHANGES, MATCHES, Arm, Cell
 from bench.core.checked import build_dataclass
 from bench.core.identity import identity
 from bench.errors import ConfigError

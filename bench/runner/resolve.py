@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 import bench.workloads
-from bench.core.cell import EXCHANGES, Cell, arm_name
+from bench.core.cell import EXCHANGES, Arm, Cell
 from bench.core.checked import (
     Allowed,
     Blocks,
@@ -39,7 +39,7 @@ from bench.measures import Measure, available, named
 from bench.processes.cluster import nodes
 from bench.processes.interleave import LAUNCHES
 from bench.protocol import Data, Workload
-from bench.protocol.methods import Arm, build, checked_settings, parse_arm, takes_ratio
+from bench.protocol.methods import build, checked_settings, parse_arm, takes_ratio
 from bench.protocol.recipe import Recipe
 from bench.step.allocator import free_memory_mib
 from bench.step.low_precision import Precision
@@ -280,7 +280,7 @@ def _exchanges(config: Mapping[str, Any], measure: Measure, arms: list[Arm], dev
     if common not in ("", *EXCHANGES):
         raise ConfigError(f"exchange is {common!r}; allowed: {', '.join(EXCHANGES)}.")
     if ranks == 1:
-        own = {arm_name(*arm): arm.exchange for arm in arms if arm.exchange}
+        own = {str(arm): arm.exchange for arm in arms if arm.exchange}
         for name, value in (("exchange", common), *((f"exchange of {name}", value) for name, value in own.items())):
             if value:
                 raise ConfigError(f"{name} is {value!r}, which needs several ranks; set world_size to 2 or more.")

@@ -158,7 +158,7 @@ def table(page: ActivationsPage) -> pd.DataFrame:
     status = dict(zip(page.kept["arm"], page.kept["status"], strict=True))
     of_arms["status"] = [status.get(arm, NOT_RECORDED) for arm in of_arms["arm"]]
 
-    grid = pd.concat([page.runs, page.plans])[list(CELL)].drop_duplicates()
+    grid = pd.concat([page.runs, page.predictions])[list(CELL)].drop_duplicates()
     grid = frame.in_order(grid.sort_values("batch_size"), "arm", by_arm).reset_index(drop=True)
     of_cells, dense = [], {"arm": DENSE}
     for target in TARGETS:
@@ -298,7 +298,7 @@ def draw(page: ActivationsPage, table: pd.DataFrame, caption: Caption) -> Figure
     """Draw what is kept by kind of tensor, and the largest batch, peak and time by batch size."""
     footnotes = Footnotes()
     bands = _bands(page, table, footnotes) if len(page.kept) else []
-    curves = partial(_draw_curves, page, table) if len(page.plans) else None
+    curves = partial(_draw_curves, page, table) if len(page.predictions) else None
     notes = (*footnotes.lines(), *caption.of_picture)
     return bars.draw_bars(caption, page.arms, bands, notes, 0, curves)
 

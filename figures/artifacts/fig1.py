@@ -50,7 +50,7 @@ class Fig1Page(cells.TimesAndMemory):
     Args:
         uncaptured: times without CUDA Graph of what is refused it.
         toggled: times of the same cells with other toggles, which claims may take as stronger forms.
-        cuda_plans: predictions for CUDA of the page's model, of all arms, made on any device.
+        cuda_predictions: predictions for CUDA of the page's model, of all arms, made on any device.
         plain_peaks: peaks of plain steps by this device's allocator, measured apart from times.
     """
 
@@ -58,7 +58,7 @@ class Fig1Page(cells.TimesAndMemory):
     toggles: Toggles
     uncaptured: pd.DataFrame = field(default_factory=pd.DataFrame)
     toggled: pd.DataFrame = field(default_factory=pd.DataFrame)
-    cuda_plans: pd.DataFrame = field(default_factory=pd.DataFrame)
+    cuda_predictions: pd.DataFrame = field(default_factory=pd.DataFrame)
     plain_peaks: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
@@ -73,13 +73,13 @@ class Fig1Page(cells.TimesAndMemory):
     @property
     def memory_batches(self) -> list[int]:
         """Return those predicted; on the paper's page not those of times alone, which hold a prediction too."""
-        asked = self.plans[self.plans["measure"] == "predict"] if self.is_papers else self.plans
+        asked = self.predictions[self.predictions["measure"] == "predict"] if self.is_papers else self.predictions
         return sorted({*asked["batch_size"], *(PAPER_BATCHES if self.is_papers else ())})
 
     @property
     def targets(self) -> list[str]:
         asked = {"cuda", self.kind} if self.is_papers else set()
-        return [target for target in TARGETS if target in asked.union(self.plans["predicted_for"])]
+        return [target for target in TARGETS if target in asked.union(self.predictions["predicted_for"])]
 
 
 def among(df: pd.DataFrame, toggles: Toggles) -> pd.DataFrame:
@@ -114,8 +114,8 @@ def select(records: Records) -> list[Fig1Page]:
             peaks = df[(df["measure"] == "allocator_peak") & (df["predicted_for"] == "cuda")]
             peaks = peaks[(peaks["precision"] == toggles.precision) & peaks["peak_memory_allocated_mib"].notna()]
             page = replace(page, uncaptured=uncaptured, toggled=toggled, left_out=left_out)
-            plans_of_all, plain = (frame.newest(page.others(found), CELL) for found in (fitting, peaks))
-            pages.append(replace(page, cuda_plans=plans_of_all, plain_peaks=plain))
+            of_all, plain = (frame.newest(page.others(found), CELL) for found in (fitting, peaks))
+            pages.append(replace(page, cuda_predictions=of_all, plain_peaks=plain))
     return [page for page in pages if len(page.df)]
 
 
@@ -189,7 +189,7 @@ def arms_of(page: Fig1Page, rival: str, fair: bool) -> tuple[list[str], list[str
     As published, these are two arms; for a ``fair`` comparison every form of either. Of low rank, whose forms are many
     models, those of CoMERA's size count.
     """
-    recorded = {*page.found("arm"), *(page.cuda_plans["arm"] if len(page.cuda_plans) else ())}
+    recorded = {*page.found("arm"), *(page.cuda_predictions["arm"] if len(page.cuda_predictions) else ())}
 
     def forms(method: str) -> list[str]:
         return sorted((arm for arm in recorded if Arm.parse(arm).method == method), key=by_arm)
@@ -197,7 +197,12 @@ def arms_of(page: Fig1Page, rival: str, fair: bool) -> tuple[list[str], list[str
     if not fair:
         return [rival], [COMERA]
     if rival == LOW_RANK:
-        counts = pd.concat([page.runs, page.plans, page.cuda_plans]).groupby("arm")["parameters"].first().dropna()
+        counts = (
+            pd.concat([page.runs, page.predictions, page.cuda_predictions])
+            .groupby("arm")["parameters"]
+            .first()
+            .dropna()
+        )
         return [arm for arm in forms(rival) if equal_size(counts.get(arm), counts.get(COMERA))], forms(COMERA)
     return forms(rival), forms(COMERA)
 
@@ -232,8 +237,8 @@ def _toggled(page: Fig1Page, batch: Any) -> list[tuple[Toggles, pd.DataFrame]]:
 def _peaks(page: Fig1Page, table: pd.DataFrame, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
     theirs, ours = arms_of(page, rival, fair)
     cells_of = table.drop(columns="cuda_peak_mib", errors="ignore")
-    if len(page.cuda_plans):
-        predicted = page.cuda_plans[[*CELL, "peak_memory_predicted_mib"]]
+    if len(page.cuda_predictions):
+        predicted = page.cuda_predictions[[*CELL, "peak_memory_predicted_mib"]]
         names = {"peak_memory_predicted_mib": "cuda_peak_mib"}
         cells_of = cells_of.merge(predicted.rename(columns=names), "outer", list(CELL))
     return ratio.memory_points(*ratio.sides(cells_of, "arm", theirs, ours), named=fair)

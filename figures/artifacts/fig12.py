@@ -101,7 +101,7 @@ def table(page: Fig12Page) -> pd.DataFrame:
     is_dense = grid["arm"] == DENSE
     dense: dict[str, Any] = {"arm": DENSE, "ratio": 1.0}
 
-    plans = page.plans.sort_values("predicted_for", ascending=False)  # for CUDA first
+    plans = page.predictions.sort_values("predicted_for", ascending=False)  # for CUDA first
     counted = pd.concat([page.runs.sort_values("beside"), plans]).dropna(subset="flops_per_step")
     counted = counted.drop_duplicates(list(MEMORY_CELL))
     own, of_dense = (
@@ -129,7 +129,7 @@ def table(page: Fig12Page) -> pd.DataFrame:
         pd.Series(reach, name="reach"),
     ]
     for target in TARGETS:
-        asked = page.plans.loc[page.plans["predicted_for"] == target, "batch_size"]
+        asked = page.predictions.loc[page.predictions["predicted_for"] == target, "batch_size"]
         parts.append(page.memory(grid, target, DENSE, dense, grid["batch_size"].isin(asked)))
     return pd.concat([*parts, measured], axis=1).drop(columns="pairing")
 

@@ -66,7 +66,7 @@ class Fig8Page(cells.TimesAndMemory):
     @property
     def target(self) -> str:
         """Return the device whose predicted memory is shown: a GPU wherever there is a prediction for one."""
-        return "cuda" if (self.plans["predicted_for"] == "cuda").any() else "cpu"
+        return "cuda" if (self.predictions["predicted_for"] == "cuda").any() else "cpu"
 
 
 def select(records: Records) -> list[Fig8Page]:
@@ -93,7 +93,7 @@ def table(page: Fig8Page) -> pd.DataFrame:
         "batch_size": grid["batch_size"],
         "variant": grid["look_up"],
     }
-    records = pd.concat([page.plans, page.runs]).drop_duplicates(list(CELL), keep="last")
+    records = pd.concat([page.predictions, page.runs]).drop_duplicates(list(CELL), keep="last")
     stored = records[records["stored_mib"] > 0].groupby("look_up")["stored_mib"].first()
     flops = cells.at(grid, records, CELL, ["flops_per_step"]).apply(cells.numbers)
     parts = [

@@ -56,23 +56,23 @@ class TimesAndMemory(frame.Page):
 
     Args:
         runs: the timed records, one per cell.
-        plans: the predictions, one per target and cell.
+        predictions: one per target and cell.
         cell, memory_cell: the columns of a cell of either.
     """
 
     experiments: ClassVar[tuple[str, ...]] = ()  # the paper's
     runs: pd.DataFrame
-    plans: pd.DataFrame
+    predictions: pd.DataFrame
     cell: tuple[str, ...]
     memory_cell: tuple[str, ...]
 
     @property
     def own(self) -> pd.DataFrame:
-        return self.runs if len(self.runs) else self.plans
+        return self.runs if len(self.runs) else self.predictions
 
     def found(self, column: str) -> set[Any]:
         """Return the values of a column of cells that are timed or predicted."""
-        return {*self.runs[column], *self.plans[column]}
+        return {*self.runs[column], *self.predictions[column]}
 
     @property
     def is_papers(self) -> bool:
@@ -87,16 +87,16 @@ class TimesAndMemory(frame.Page):
     @property
     def target(self) -> str:
         """Return the device whose predicted memory people read first: of this kind where that was predicted."""
-        found = list(dict.fromkeys(self.plans["predicted_for"]))
+        found = list(dict.fromkeys(self.predictions["predicted_for"]))
         return self.kind if self.kind in found or not found else found[0]
 
     def parameters(self, *by: str) -> pd.Series:
         """Return the parameters by the values of columns, where any record of them has a count."""
-        return pd.concat([self.runs, self.plans]).groupby(list(by))["parameters"].first().dropna()
+        return pd.concat([self.runs, self.predictions]).groupby(list(by))["parameters"].first().dropna()
 
     def others(self, df: pd.DataFrame) -> pd.DataFrame:
         """Return the rows whose model is this page's, and whose arm has the settings that it has on this page."""
-        pages = pd.concat([self.runs, self.plans])
+        pages = pd.concat([self.runs, self.predictions])
         alike = df[frame.settings(df, frame.MODEL).isin(frame.settings(pages, frame.MODEL))]
         return frame.narrow_each(
             alike, "arm", frame.METHOD, self.cell, "", frame.own_settings(pages, "arm", frame.METHOD)
@@ -112,7 +112,7 @@ class TimesAndMemory(frame.Page):
 
     def predicted(self, grid: pd.DataFrame, target: str, *columns: str) -> pd.DataFrame:
         """Return columns of the prediction for a target of each cell of a grid."""
-        return at(grid, self.plans[self.plans["predicted_for"] == target], self.memory_cell, columns)
+        return at(grid, self.predictions[self.predictions["predicted_for"] == target], self.memory_cell, columns)
 
     def times(
         self, grid: pd.DataFrame, over: str, reference: Mapping[str, Any], asked: Any = True, rare: bool = True
@@ -197,22 +197,24 @@ def choose(
     of_memory = ("predicted_for", *(memory_cell or cell))
     placed = df[df[list(cell)].notna().all(axis=1)]
     runs = placed[placed["measure"] == "run"]
-    plans = placed[(placed["measure"] == "predict") & placed["predicted_for"].isin(TARGETS)]
+    predicted = placed[(placed["measure"] == "predict") & placed["predicted_for"].isin(TARGETS)]
     runs, notes = narrow(runs, same, cell, "timed record(s)")
     model = settings(runs[:1], same_model).iloc[0] if len(runs) else None
-    plans, others = narrow(plans, same_model, of_memory, "prediction(s)", model)
+    predicted, others = narrow(predicted, same_model, of_memory, "prediction(s)", model)
     runs, of_times = frame.narrow_each(runs, arm, each, cell, "timed record(s) of {}")
     own = frame.own_settings(runs, arm, each)
-    plans, of_plans = frame.narrow_each(plans, arm, each, of_memory, "prediction(s) of {}", own)
+    predicted, of_plans = frame.narrow_each(predicted, arm, each, of_memory, "prediction(s) of {}", own)
     notes += [*others, *of_times, *of_plans]
-    notes += repeats(runs, cell, "timed record(s)") + repeats(plans, of_memory, "prediction(s)")
+    notes += repeats(runs, cell, "timed record(s)") + repeats(predicted, of_memory, "prediction(s)")
     if strangers := len(df) - len(placed):
         notes.append(f"{strangers} record(s) that belong to no cell of this page are left out.")
     holding = runs[runs["predicted_for"].isin(TARGETS) & runs["peak_memory_predicted_mib"].notna()]
-    plans = pd.concat([plans, holding])
+    predicted = pd.concat([predicted, holding])
     # a prediction goes before a record without one, and one that was asked for before one beside a time
-    ranked = plans.assign(holds=plans["peak_memory_predicted_mib"].notna(), asked=plans["measure"] == "predict")
-    runs, plans = newest(runs, cell), newest(ranked, of_memory, prefer=["holds", "asked"])
-    chosen = df.loc[runs.index.union(plans.index)]
+    ranked = predicted.assign(
+        holds=predicted["peak_memory_predicted_mib"].notna(), asked=predicted["measure"] == "predict"
+    )
+    runs, predicted = newest(runs, cell), newest(ranked, of_memory, prefer=["holds", "asked"])
+    chosen = df.loc[runs.index.union(predicted.index)]
     page |= {"cell": tuple(cell), "memory_cell": tuple(memory_cell or cell)}
-    return into(df=frame.oldest_first(chosen), runs=runs, plans=plans, left_out=tuple(notes), **page)
+    return into(df=frame.oldest_first(chosen), runs=runs, predictions=predicted, left_out=tuple(notes), **page)
