@@ -153,3 +153,24 @@ def test_a_cell_is_claimed_by_one_process(tmp_path):
     holder.kill()
     holder.communicate()
     Results(elsewhere, reuse="exact").claim(a_job(*cells))
+
+
+def test_a_step_s_time_is_the_median_of_undisturbed_blocks():
+    block = {"calibration_ms": 2.0, "disturbed": False}
+    blocks = [
+        {**block, "launch": 0, "ms": [1.0, 2.0, 9.0]},
+        {**block, "launch": 1, "ms": [3.0, 4.0, 5.0], "calibration_ms": 3.0},
+        {**block, "launch": 2, "ms": [0.1, 100.0], "disturbed": True},
+    ]
+    columns = bench.runner.results._time_columns(blocks)
+    assert columns == {
+        "step_time_median_ms": 3.5,
+        "step_time_p20_ms": 2.0,
+        "step_time_p80_ms": 5.0,
+        "steps_measured": 6,
+        "launches": 3,
+        "calibration_drift": 0.5,
+    }
+    disturbed = [{**one, "disturbed": True} for one in blocks]
+    assert bench.runner.results._time_columns(disturbed)["steps_measured"] == 8
+    assert bench.runner.results._time_columns([]) == {}
