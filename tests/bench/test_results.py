@@ -119,10 +119,11 @@ def test_an_unreadable_record_beside_a_cell_is_an_error(tmp_path, changes):
         Results(tmp_path, "never").check(a_job(a_layer(batch_size=4)))
 
 
+#: A lock that others may share, so that a claim which could be shared would show.
 LOCK = """
 import fcntl, sys
 file = open(sys.argv[1], "r+b")
-fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if len(sys.argv) > 2 else 0))
+fcntl.lockf(file, fcntl.LOCK_SH | (fcntl.LOCK_NB if len(sys.argv) > 2 else 0))
 print("held", flush=True)
 sys.stdin.read()
 """
