@@ -49,7 +49,7 @@ def targets() -> dict[str, Target]:
 
 @cache
 def recorded() -> dict[str, str]:
-    """Return what records in each folder: an experiment, a line of a target, or the target where several lines do.
+    """Return what records in each folder: an experiment, a line of a target, or the target where several do or a search does.
 
     >>> recorded()["fig1"]
     'experiment=fig1'
@@ -60,10 +60,10 @@ def recorded() -> dict[str, str]:
     """
     lines: dict[str, str] = {}
     for target, words in ((target, words) for target, one in targets().items() for words in one.runs):
-        if found := re.match(r"(experiment=\w+ )name=(\w+)", words):
-            experiment, name = found.groups()
+        if found := re.match(r"(search )?(experiment=\w+ )name=(\w+)", words):
+            search, experiment, name = found.groups()
             is_another = lines.setdefault(name, words) != words and lines[name].startswith(experiment)
-            lines[name] = f"reproduce {target}" if is_another else lines[name]
+            lines[name] = f"reproduce {target}" if search or is_another else lines[name]
     return {**lines, **{name: f"experiment={name}" for name in experiments()}}
 
 

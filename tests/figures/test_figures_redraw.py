@@ -112,7 +112,7 @@ def test_a_process_that_is_killed_is_one_sentence_and_nothing_is_written(
     before = {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()}
     status, said = drawing(drawn, capsys)
     assert status == 1
-    assert said.strip() == KILLED
+    assert said.strip() == f"error: {KILLED}"
     assert {path: path.stat().st_mtime_ns for path in (drawn / "out").iterdir()} == before
 
 
