@@ -49,7 +49,7 @@ def targets() -> dict[str, Target]:
 
 @cache
 def recorded() -> dict[str, str]:
-    """Return what records in each folder: an experiment, a line of a target, or the target where several do or a search does.
+    """Return what records in each folder: an experiment, a line of a target, or a target with several or a search.
 
     >>> recorded()["fig1"]
     'experiment=fig1'
