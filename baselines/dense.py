@@ -26,6 +26,7 @@ row that no batch looks up keeps its value; under AdamW it would move on by its 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -47,6 +48,9 @@ from baselines._arm import (
 from baselines._eight_bit import EightBitWithFusedAdamW
 from baselines._pruning import Pruning, parts_of, resize_as_loaded
 from comera.protocol import LATER, OPTIMIZERS, CaptureScope, Change, Optimizer, Stage
+
+#: The number of a block in the name of a module: the only one.
+_BLOCK = re.compile(r"\.\d+(\.|$)")
 
 NARROW, SMALL, EIGHT_BIT, PRUNED = "narrow", "small", "adamw8bit", "pruned"
 
@@ -240,9 +244,16 @@ class Narrow(Dense):
         if reason := self.model_unsupported(model, targets):
             raise ValueError(reason)
         narrow = self._narrowed(model).train(model.training)
-        present = dict(narrow.named_modules()) if self.variant == SMALL else targets  # fewer blocks have fewer targets
-        check_targets(narrow, {name: role for name, role in targets.items() if name in present})
+        check_targets(narrow, self.targets_in(narrow, targets))
         return narrow
+
+    def targets_in(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, str]:
+        """Return the targets of an adapted model: those given, in as many blocks as it has."""
+        if self.variant != SMALL:
+            return dict(targets)
+        roles = {_BLOCK.sub(".*.", name): role for name, role in targets.items()}
+        places = {name: _BLOCK.sub(".*.", name) for name, _ in model.named_modules()}
+        return {name: roles[place] for name, place in places.items() if place in roles}
 
     def _narrowed(self, model: Any) -> nn.Module:
         ratio = self.settings.ratio or 1.0

@@ -81,8 +81,10 @@ class Prescribed:
 
     def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
         """Adapt the model, whose targets have the matrices."""
-        self._targets = tuple(targets)
-        return self._method.adapt(model, targets)
+        adapted = self._method.adapt(model, targets)
+        targets_in = getattr(self._method, "targets_in", None)  # of a method that changes the number of blocks
+        self._targets = tuple(targets_in(adapted, targets) if targets_in else targets)
+        return adapted
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Build the recipe's optimizer, or with ``own`` the method's."""

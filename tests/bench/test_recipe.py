@@ -69,6 +69,19 @@ def test_an_arm_learns_by_a_recipe(name, optimizer, workload):
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5]), losses
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(("depth", "blocks"), [(0.5, 1), (1.0, 2), (1.5, 3)])
+def test_all_matrices_of_a_dense_model_of_another_depth_have_their_rate(optimizer, depth, blocks):
+    workload = TeacherWorkload(TeacherSettings(width=200, layers=2, teacher_width=16, teacher_layers=1))
+    small = dense.build(dense.Settings(ratio=2.0, depth=depth), "small")
+    method = Prescribed(small, Recipe(lr=0.02, lr_rest=0.003, optimizer=optimizer))
+    model = method.adapt(workload.build(), workload.targets())
+    rates = {id(one): group["lr"] for group in method.optimizer(model).param_groups for one in group["params"]}
+    assert len(model.hidden) == blocks
+    assert {rates[id(layer.weight)] for layer in model.hidden} == {0.02}
+    assert {rates[id(one)] for one in model.first.parameters()} == {0.003}
+
+
 def test_adamw_is_torchs_with_these_betas_and_decay(workload):
     method, model, built = prescribed("dense", workload, optimizer="adamw", beta2=0.9, weight_decay=0.1)
     other = copy.deepcopy(model)
