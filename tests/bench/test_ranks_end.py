@@ -30,7 +30,7 @@ def test_steps_of_two_ranks_are_timed_in_turns(pairs, tmp_path):
     ended = run_bench(tmp_path, *asked, "world_size=2")
     assert ended.status == 0, ended.error
     comera, power = sorted(read_all(tmp_path / "results"), key=lambda record: record.arm)
-    assert (comera.arm, comera.hugging_face, power.arm) == ("comera", "ddp", "dense+powersgd_4")
+    assert (comera.arm, comera.exchange, power.arm) == ("comera", "ddp", "dense+powersgd_4")
     assert comera.pairing == power.pairing != ""
     for record in (comera, power):
         assert (record.status, record.world_size, record.backend) == ("ok", 2, "gloo")
