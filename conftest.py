@@ -10,7 +10,7 @@ import pytest
 GATE = Path(__file__).parent / "tests" / "gate"
 
 #: They have no examples, and importing them loads heavy packages, for processes that are forked from the importing one.
-collect_ignore = [f"bench/runner/preload/{name}.py" for name in ("common", "galore", "lora")]
+collect_ignore = [f"bench/runner/preload/{name}.py" for name in ("each_cell", "galore", "lora")]
 if importlib.util.find_spec("triton") is None:  # there is none for this system
     kernels = ("feed_forward", "epilogue", "launch", "autograd", "ahead_of_time")
     collect_ignore += [f"comera/kernels/{name}.py" for name in kernels]

@@ -5,7 +5,7 @@ Matrices are the parameters that stand for the weights of a workload's targets, 
 They have a rate of their own. Everything else, embeddings and output layer included, is AdamW's in every recipe.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,6 +64,13 @@ def recipe_unsupported(recipe: Recipe, method: Method, arm: str) -> str | None:
     return f"training.optimizer is {recipe.optimizer}, by which {arm} cannot be trained; allowed for it: {allowed}."
 
 
+def adapted_targets(method: Method, adapted: nn.Module, targets: Mapping[str, Role]) -> Mapping[str, Role]:
+    """Return the targets of an adapted model: those of the workload, or what a method says that changes the blocks."""
+    targets_in: Callable[[nn.Module, Mapping[str, Role]], Mapping[str, Role]] | None
+    targets_in = getattr(method, "targets_in", None)
+    return targets if targets_in is None else targets_in(adapted, targets)
+
+
 class Prescribed:
     """A method that adapts the model as another does, and is trained by a recipe.
 
@@ -82,8 +89,7 @@ class Prescribed:
     def adapt(self, model: nn.Module, targets: Mapping[str, Role]) -> nn.Module:
         """Adapt the model, whose targets have the matrices."""
         adapted = self._method.adapt(model, targets)
-        targets_in = getattr(self._method, "targets_in", None)  # of a method that changes the number of blocks
-        self._targets = tuple(targets_in(adapted, targets) if targets_in else targets)
+        self._targets = tuple(adapted_targets(self._method, adapted, targets))
         return adapted
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:

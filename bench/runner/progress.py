@@ -27,7 +27,7 @@ class SweepProgress:
         self.errors: list[str] = []  # of the cells that ended in one, a sentence each
         self._slowdowns: list[float] = []  # of the timed cells, by the calibration product
         self._start = self._printed = time.monotonic()
-        self._at = ""
+        self._at, self._before = "", 0.0
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -47,17 +47,17 @@ class SweepProgress:
             threading.Thread(target=self._break_silence, daemon=True).start()
 
     def _break_silence(self) -> None:
-        while not self._closed.wait(min(1.0, SILENCE_S)):
-            if time.monotonic() - self._printed >= SILENCE_S:
+        while not self._closed.wait(max(self._printed + SILENCE_S - time.monotonic(), 0.0)):
+            if time.monotonic() - self._printed >= SILENCE_S:  # else something was printed meanwhile
                 self._print(f"{self._share()}{self._at}")
 
     def _share(self) -> str:
         """Return how much is done and about how long the rest takes, by what the cells are expected to cost."""
         total, left = sum(self._weights.values()), sum(self._left.values())
-        done = 1.0 - left / total if total else 1.0
-        seconds = (time.monotonic() - self._start) * (1.0 / done - 1.0) if done > 0.01 else None
+        worked = total - left - self._before  # what was done before took none of the time
+        seconds = (time.monotonic() - self._start) * left / worked if worked > 0.01 * left else None
         rest = "" if seconds is None else f", about {max(round(seconds / 60), 1):,} min left"
-        return f"{done:.0%} done{rest}"
+        return f"{1.0 - left / total if total else 1.0:.0%} done{rest}"
 
     def _print(self, text: str) -> None:
         self._printed = time.monotonic()
@@ -103,6 +103,11 @@ class SweepProgress:
             self._slowdowns.append(factor)
         text = named(record.measure).text(record) if record.status == "ok" else record.message
         self.finish(cell, f"{record.status}: {text}", is_error=record.status == "error")
+
+    def done_before(self, cell: Cell) -> None:
+        """Note that a cell has a record already."""
+        self._before += self._left[cell.to_json()]
+        self.finish(cell, "done before")
 
     def finish(self, cell: Cell, outcome: str, is_error: bool = False) -> None:
         """Note that a cell is recorded and print what came of it; once, where several jobs have the same cell."""

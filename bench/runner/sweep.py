@@ -95,7 +95,7 @@ def run_alone(config: DictConfig) -> None:
 
 
 def checked(configs: Sequence[Mapping[str, Any]], elsewhere: bool = False) -> list[Work]:
-    """Resolve jobs and check that their records and checkpoints can be read and written.
+    """Resolve jobs, choose their threads, and check that their records and checkpoints can be read and written.
 
     ``elsewhere`` means that they will run on another machine. Raises ConfigError, DataError: see
     :func:`bench.runner.resolve.resolve`. RecordError, CheckpointError: see :meth:`Results.check`.
@@ -135,7 +135,7 @@ def run_job(job: Job, results: Results, progress: SweepProgress) -> None:
     waiting = results.waiting(job)
     for cell in job.cells:
         if cell not in waiting:
-            progress.finish(cell, "done before")
+            progress.done_before(cell)
     session = Session(
         data=job.data,
         parallel=job.parallel or usable_processors(),

@@ -18,6 +18,7 @@ from torch import nn
 
 from baselines._quiet import quiet_import
 from bench.protocol import Method, Role
+from bench.protocol.recipe import adapted_targets
 from comera.layers import DIAGONALS
 from comera.low_precision import FP8, MULTIPLE, use_fp8
 from comera.low_precision.scaling import Kernel
@@ -84,7 +85,7 @@ def adapted_model(
     if precision == "bf16_weights":
         to_bf16(model)
     elif precision == "fp8":
-        to_fp8(model, targets, kernel)
+        to_fp8(model, adapted_targets(method, model, targets), kernel)
     return model
 
 

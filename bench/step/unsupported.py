@@ -16,6 +16,7 @@ from torch import nn
 from bench.core.cell import Cell
 from bench.protocol import Method, Role
 from bench.protocol.methods import default_settings
+from bench.protocol.recipe import adapted_targets
 from bench.step.low_precision import fp8_unsupported, precision_unsupported
 from comera import TTLinear, ranks_of
 from comera.recomputing import blocks_of
@@ -146,7 +147,7 @@ def _adapted_unsupported(
         linear = {layer: rank for layer, rank in found.items() if isinstance(model.get_submodule(layer), TTLinear)}
         if reason := _ranks_above(cell.method, ranks, found, linear):
             return reason
-    return fp8_unsupported(cell.precision, model, targets)
+    return fp8_unsupported(cell.precision, model, adapted_targets(method, model, targets))
 
 
 def _given_ranks(cell: Cell | StepCell) -> dict[str, int]:

@@ -268,7 +268,7 @@ def test_its_processes_are_prepared_as_those_of_a_sweep_are(tmp_path, monkeypatc
     monkeypatch.setattr(bench.advise.command, "answer_to", mock.Mock(side_effect=ConfigError("no answer here")))
     with pytest.raises(ConfigError):
         bench.advise.command.main([f"model={saved(tmp_path, 'llama')}", "sequence_length=32"])
-    assert loaded == [f"bench.runner.preload.{name}" for name in ("common", "galore", "lora")]
+    assert loaded == [f"bench.runner.preload.{name}" for name in ("each_cell", "galore", "lora")]
 
 
 @pytest.mark.slow

@@ -316,7 +316,7 @@ asked = []
 torch.cuda.is_available = lambda: asked.append("is_available") or True
 torch.cuda.device_count = lambda: asked.append("device_count") or 1
 torch.cuda.get_device_capability = lambda *_: asked.append("get_device_capability") or (9, 0)
-import bench.runner.preload.common
+import bench.runner.preload.each_cell
 import bench.runner.preload.galore
 import bench.runner.preload.lora
 print(list(asked), torch.cuda.is_available())

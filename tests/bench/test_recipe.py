@@ -12,7 +12,7 @@ from baselines import basis, btt, dense, grouped, low_rank
 from bench.errors import ConfigError
 from bench.protocol.budget import RATES, Budget
 from bench.protocol.methods import build_for
-from bench.protocol.recipe import Prescribed, Recipe
+from bench.protocol.recipe import Prescribed, Recipe, adapted_targets
 from bench.runner.resolve import resolve
 from bench.step.train_step import TrainStep, build_step
 from bench.training.run import scheduled_share
@@ -78,6 +78,7 @@ def test_all_matrices_of_a_dense_model_of_another_depth_have_their_rate(optimize
     model = method.adapt(workload.build(), workload.targets())
     rates = {id(one): group["lr"] for group in method.optimizer(model).param_groups for one in group["params"]}
     assert len(model.hidden) == blocks
+    assert [*adapted_targets(small, model, workload.targets())] == [f"hidden.{number}" for number in range(blocks)]
     assert {rates[id(layer.weight)] for layer in model.hidden} == {0.02}
     assert {rates[id(one)] for one in model.first.parameters()} == {0.003}
 

@@ -221,3 +221,14 @@ def test_without_a_terminal_long_work_says_what_it_is_at(capsys, monkeypatch):
     share = 0.5 * progress._weights[cell.to_json()] / sum(progress._weights.values())
     assert all(line.endswith(f"{cell.arm}  step 50 of 100, loss 0.25") for line in lines)
     assert f"0/2 cells  {share:.0%} done, about 1 min left" in lines[0]
+
+
+def test_what_was_done_before_does_not_shorten_the_time_that_is_left(monkeypatch):
+    known, cell = a_cell(batch_size=64), a_cell()
+    progress = SweepProgress([known, cell])
+    progress.done_before(known)
+    assert "left" not in progress._share()
+    progress.advance(cell, 0.1)
+    monkeypatch.setattr(progress, "_start", time.monotonic() - 600.0)
+    assert progress._share().endswith(", about 90 min left")
+    progress.close()

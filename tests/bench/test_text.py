@@ -74,7 +74,7 @@ def test_a_folder_whose_name_is_no_utf8_is_named(tmp_path):
     (folder / os.fsdecode(b"na\xefve.txt")).write_text("a file's own name does not count")
     with pytest.raises(DataError, match=r"^data_folder is '.*caf\\udce9', whose name has bytes that are no UTF-8"):
         corpus(folder)
-    assert corpus(folder.rename(tmp_path / "coffee")).train.size
+    assert corpus(folder.rename(tmp_path / "caf\u00e9\u00a0noir")).train.size
 
 
 def test_a_file_stays_on_its_side_when_others_come(tmp_path):

@@ -2,7 +2,7 @@
 
 import importlib
 
-from bench.runner.preload.common import no_device
+from bench.runner.preload.each_cell import no_device
 
 with no_device():
     importlib.import_module("peft")

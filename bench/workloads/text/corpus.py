@@ -84,8 +84,10 @@ def corpus_of(folder: str | None, pattern: str, packages: Sequence[str], tokens:
 
 
 def _of_folder(folder: Path, pattern: str) -> _Texts:
-    if not folder.name.isprintable():  # bytes that are no UTF-8 among them; records carry the name
-        raise DataError(f"data_folder is {str(folder)!a}, whose name has bytes that are no UTF-8; rename it.")
+    try:
+        folder.name.encode()  # records carry it
+    except UnicodeEncodeError:
+        raise DataError(f"data_folder is {str(folder)!a}, whose name has bytes that are no UTF-8; rename it.") from None
     if not folder.is_dir():
         raise DataError(f"data_folder is {folder}, which is not a folder; name one that holds text files.")
     if not pattern or Path(pattern).is_absolute():
