@@ -147,6 +147,8 @@ def table(page: Formats) -> pd.DataFrame:
     lines = page.lines.assign(device=page.device, experiment=page.experiment, rates=rates)
     lines = lines.assign(matrices_ratio=matrices_ratio(page))
     columns = ["device", "experiment", "optimizer", "ratio", "matrices_ratio", "arm", "parameters", *LOSS, "seeds"]
+    steps = [f"step_over_dense{end}" for end in ("", "_low", "_high", "_bounds")]
+    columns += [name for name in steps if name in lines]
     return lines[[*columns, "training_s", "peak_memory_predicted_mib", "lr", "at_edge", "rates", "remarks"]]
 
 

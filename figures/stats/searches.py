@@ -14,8 +14,10 @@ import pandas as pd
 
 from figures import frame
 from figures.arms import DENSE
+from figures.stats.seeds import with_estimates
 from figures.stats.sizes import TOLERANCE
 from figures.text import significant
+from figures.times import ratios
 from figures.times import steps as step_times
 
 #: The metric that nothing is chosen by.
@@ -83,7 +85,8 @@ def _rates(runs: pd.DataFrame) -> pd.Series:
 def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return a line per arm, optimizer and ratio at the chosen rate, in the order of their first trainings.
 
-    ``run`` is the training of the searched seed, ``rates`` are those tried; ``timed`` may have the step of some.
+    ``run`` is the training of the searched seed, ``rates`` are those tried; ``timed`` may have the step of some, which
+    is also given over that of dense in the same job.
     ``chosen`` has the labels in ``runs`` of one training per seed at the chosen rate, or at any where none ended well.
     """
     df = _by_slot(runs).assign(
@@ -120,7 +123,12 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
     found = pd.DataFrame(lines).astype({"parameters": "Int64", "train_steps": "Int64"})
     if timed is None:
         return found
-    steps = _by_slot(timed).drop_duplicates(_SLOT, keep="last")[[*_SLOT, "cell_id", "times"]]
+    steps = _by_slot(timed).assign(job=timed["ratio"])
+    beside = steps[steps["arm"] == DENSE].drop_duplicates(["optimizer", "job"], keep="last")
+    steps = steps.merge(beside[["optimizer", "job", "times"]], "left", ["optimizer", "job"], suffixes=("", "_dense"))
+    steps = steps.drop_duplicates(_SLOT, keep="last", ignore_index=True)
+    over = ratios(steps["times"], steps["times_dense"].where(steps["arm"] != DENSE))
+    steps = with_estimates(steps[[*_SLOT, "cell_id", "times"]], {"step_over_dense": over})
     values: Any = [step and step.value for step in step_times(steps["times"])]
     steps = steps.assign(step_time_ms=values)
     found = found.merge(steps.drop(columns="times"), "left", _SLOT)

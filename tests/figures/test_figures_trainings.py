@@ -289,6 +289,27 @@ def test_an_arm_is_beside_the_probe_of_its_own_size_and_apart_where_all_its_seed
     assert between.loc[narrow.index, "beside"].item() == "mixed"
 
 
+def test_a_step_is_over_that_of_dense_in_the_same_job() -> None:
+    def slowed(one: Record) -> dict[str, Any]:
+        """Dense takes four times as long beside the smaller models."""
+        if one.measure != "run" or one.arm != "dense" or one.ratio != 3.77:
+            return {}
+        blocks = [{**block, "ms": [4 * ms for ms in block["ms"]]} for block in one.samples["blocks"]]
+        return {"samples": {**one.samples, "blocks": blocks}}
+
+    own = [one for one in committed("formats") if one.experiment in ("formats_tiny", "formats_tiny_time")]
+    usual, changed = (
+        found.lines[found.lines["step_over_dense"].notna()].set_index(["optimizer", "arm", "ratio"])
+        for change in (lambda _: {}, slowed)
+        for found in select([dataclasses.replace(one, **change(one)) for one in own])
+    )
+    assert set(usual.index.get_level_values("ratio")) == {2.7, 3.77}
+    factor = (usual["step_over_dense"] / changed["step_over_dense"]).groupby("ratio").agg(["min", "max"])
+    assert factor.loc[2.7].tolist() == [1.0, 1.0]
+    assert factor.loc[3.77].tolist() == pytest.approx([4.0, 4.0])
+    assert (usual["step_over_dense_low"] <= usual["step_over_dense"]).all()
+
+
 def test_a_training_that_diverged_is_never_the_best() -> None:
     chosen = float(tiny().loc[("Muon", "comera"), "best rate"])
 
