@@ -27,7 +27,6 @@ from bench.runner.configuration import composed, configuration, job_configuratio
 from bench.runner.resolve import Job, parsed_methods, resolve
 from bench.runner.results import Results
 from bench.runner.sweep import run_jobs
-from bench.runner.threads import spare_threads
 from bench.workloads import available, workload_class
 
 FIRST = (0.25, 0.5, 1.0, 2.0)  # times the default rate of the optimizer
@@ -164,7 +163,6 @@ def run(settings: Sequence[str], seeds: str) -> None:
                 raise ConfigError(f"seed is {value!r}; a search takes one, and further ones in --seeds.")
         arms = arms_of(configs)
         seed = int(config.seed)
-        spare_threads(arm.job(arm.rates[0], seed) for arm in arms)
         results = Results(user_path("results", str(config.results)), "config")
         for one in further:  # a wrong seed is said before any training
             arms[0].job(arms[0].rates[0], one)

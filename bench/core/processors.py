@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from bench.errors import ConfigError
 
 #: Variables that set the number of threads of PyTorch and of the libraries that it multiplies with.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 #: Slurm's processors of this task, and those of the job on this node.
 _SLURM = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
@@ -36,7 +36,7 @@ def check_threads(environment: Mapping[str, str] = os.environ) -> None:
     >>> check_threads({"OMP_NUM_THREADS": "1"})
     """
     most = os.cpu_count() or 1
-    for name in THREAD_VARIABLES:
+    for name in _THREADS:
         for count in filter(None, environment.get(name, "").split(",")):  # of nested levels, one each
             if not count.strip().isdecimal() or not 1 <= int(count) <= most:
                 raise ConfigError(

@@ -40,7 +40,6 @@ from bench.runner.preload import prepare_processes
 from bench.runner.progress import SweepProgress
 from bench.runner.resolve import Job, resolve
 from bench.runner.results import Results
-from bench.runner.threads import spare_threads
 from bench.step.unsupported import compile_unsupported, unsupported
 from bench.workloads import open_cell_workload
 from comera.protocol import Reason
@@ -95,14 +94,12 @@ def run_alone(config: DictConfig) -> None:
 
 
 def checked(configs: Sequence[Mapping[str, Any]], elsewhere: bool = False) -> list[Work]:
-    """Resolve jobs, choose their threads, and check that their records and checkpoints can be read and written.
+    """Resolve jobs and check that their records and checkpoints can be read and written.
 
     ``elsewhere`` means that they will run on another machine. Raises ConfigError, DataError: see
     :func:`bench.runner.resolve.resolve`. RecordError, CheckpointError: see :meth:`Results.check`.
     """
     jobs = [resolve(config, elsewhere) for config in configs]
-    if not elsewhere:
-        spare_threads(jobs)
     folders: dict[tuple[Path, str], Results] = {}
     work = []
     for config, job in zip(configs, jobs, strict=True):
