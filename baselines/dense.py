@@ -223,7 +223,8 @@ class Narrow(Dense):
         if reason := super().model_unsupported(model, targets):
             return reason
         if not hasattr(model, "narrowed"):
-            return f"dense:{self.variant} needs a model that can be made narrower, as workload=text and pointer have."
+            have = "workload=text, pointer and teacher"
+            return f"dense:{self.variant} needs a model that can be made narrower, as {have} have."
         if self.settings.ratio is None:
             return f"dense:{self.variant} has no ratio; say how many times smaller it is to be, as in ratio=4."
         if self.variant == SMALL and self.settings.depth is None:

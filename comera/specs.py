@@ -9,11 +9,11 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from comera.compatibility.arguments import check_number
+from comera.compatibility.arguments import check_number, check_switch
 from comera.compatibility.hugging_face import CONV1D, class_name, linear_weight
 from comera.formats.block_linear import BlockInit
 from comera.formats.block_shapes import solve_blocks
-from comera.formats.block_tensor_train import BTTLinear
+from comera.formats.block_tensor_train import BTTLinear, warn_of_low_rank
 from comera.formats.grouped import GroupedLinear
 from comera.layers import TTLinear, TTMEmbedding, TTMEmbeddingBag
 from comera.lookup import Variant
@@ -115,6 +115,7 @@ class BTT:
                 raise ValueError("in_blocks and out_blocks go together: give both or neither.")
             wish = None if self.in_blocks is None or self.out_blocks is None else (self.in_blocks, self.out_blocks)
             shape = solve_blocks(in_features, out_features, self.ratio, self.rank, wish)
+            warn_of_low_rank(shape)
             rank, blocks = shape.rank, (shape.in_blocks, shape.out_blocks)
         if decompose:
             if self.init != "normal":
@@ -144,6 +145,7 @@ class Grouped:
 
     def __post_init__(self) -> None:
         check_size("groups", self.groups)
+        check_switch("shuffle", self.shuffle)
 
     def build(self, linear: Dense, decompose: bool) -> GroupedLinear:
         """Return the grouped layer that replaces ``linear``."""

@@ -147,7 +147,8 @@ def tensorize(
                 module.recompute = True
     if fp8 is not None and not use_fp8(root, fp8):
         warnings.warn(
-            "fp8 has no effect, since no linear layer of the model is tensorized; give one a comera.TT.", stacklevel=2
+            "fp8 has no effect, since no linear layer of the model is a tensor train; give one a comera.TT.",
+            stacklevel=2,
         )
     if automatic:
         print(summary(root), *sentences(left), sep="\n")

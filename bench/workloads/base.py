@@ -26,6 +26,10 @@ def check_batch_size(batch_size: int) -> None:
         raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
 
 
+#: The most times the blocks of a model that a dense rival of its size may have.
+_DEEPEST = 100
+
+
 def blocks_at_depth(blocks: int, depth: float) -> int:
     """Return how many blocks a model of ``depth`` times as many has.
 
@@ -34,6 +38,8 @@ def blocks_at_depth(blocks: int, depth: float) -> int:
     >>> blocks_at_depth(4, 0.75), blocks_at_depth(3, 0.667)
     (3, 2)
     """
+    if not 0 < depth <= _DEEPEST:
+        raise ValueError(f"depth is {depth:g}; allowed: numbers above 0, up to {_DEEPEST}.")
     found = round(blocks * depth)
     if found < 1 or not math.isclose(found, blocks * depth, rel_tol=0.01):
         below, above = math.floor(blocks * depth), math.floor(blocks * depth) + 1

@@ -32,7 +32,7 @@ from bench.workloads.base import BaseWorkload, blocks_at_depth, check_batch_size
 _DEFAULT_INPUTS = 8
 
 #: The quadratic function among the probes has about half the square of them as features.
-Inputs = Annotated[int, Field(ge=1, le=64), Allowed("whole numbers from 1 to 64")]
+Inputs = Annotated[int, Field(ge=1, le=32), Allowed("whole numbers from 1 to 32")]
 _HELD_OUT_SEED = 2_000_000_011  # of the samples that are evaluated
 _FITTED = 100_000  # samples from which mean, variance and probes are
 _NEAR = 0.02  # how far from a wanted number of parameters a narrower student may be

@@ -76,6 +76,12 @@ def check_number(
     return float(value)
 
 
+def check_switch(name: str, value: object) -> None:
+    """Raise ValueError unless the value is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {shown(value)}; it must be True or False.")
+
+
 def check_scalar(name: str, value: object) -> None:
     """Raise ValueError unless the value is a tensor of one entry, as a loss is."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1:

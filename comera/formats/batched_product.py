@@ -52,7 +52,8 @@ def batched_product(
         (True, True)
     """
     device = left_GAK.device.type
-    if torch.is_autocast_enabled(device) and left_GAK.dtype != torch.float64:  # which autocast leaves as it is
+    is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)  # meta has no autocast
+    if is_cast and left_GAK.dtype != torch.float64:  # which autocast leaves as it is
         kind = torch.get_autocast_dtype(device)  # autocast ends before backward: cast where autograd sees it
         left_GAK, right_GKC = left_GAK.to(kind), right_GKC.to(kind)
         bias_G1C = None if bias_G1C is None else bias_G1C.to(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,9 @@ _NEAR = 0.02
 
 #: How many divisors of a size are tried as its number of blocks. Sizes of layers have fewer.
 _DIVISORS = 256
+
+#: Ratios are looked for up to this one and down to its inverse.
+_FARTHEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,8 @@ class BTTShape:
         for side in ("in", "out"):
             features, blocks = getattr(self, f"{side}_features"), getattr(self, f"{side}_blocks")
             if features % blocks:
-                near = " or ".join(map(str, nearest_divisors(features, blocks)))
-                raise ValueError(f"{side}_blocks is {blocks}; it must divide {side}_features={features}, as {near} do.")
+                near = numbers_that_divide(nearest_divisors(features, blocks))
+                raise ValueError(f"{side}_blocks is {blocks}; it must divide {side}_features={features}, as {near}.")
         if self.rank > min(self.in_size, self.out_size):
             raise ValueError(
                 f"rank is {self.rank}; a block of {self.in_size} by {self.out_size} allows at most "
@@ -141,6 +145,16 @@ def nearest_divisors(number: int, to: int) -> list[int]:
     return below + [divisor for divisor in divisors(number) if divisor > to][:1]
 
 
+def numbers_that_divide(near: Sequence[int]) -> str:
+    """Return the end of a sentence on what must divide.
+
+    Example:
+        >>> numbers_that_divide([4, 6]), numbers_that_divide([6])
+        ('4 or 6 do', '6 does')
+    """
+    return " or ".join(map(str, near)) + (" do" if len(near) > 1 else " does")
+
+
 def balanced_blocks(in_features: int, out_features: int, rank: int) -> BTTShape:
     """Return the shape whose groups are about as many as they have features: J ≈ n and I ≈ m.
 
@@ -192,8 +206,12 @@ def solve_blocks(
     if rank is not None:
         rank = check_size("rank", rank)
     if blocks is not None:
+        if not isinstance(blocks, Sequence) or isinstance(blocks, str) or len(blocks) != 2:
+            raise ValueError(f"blocks is {blocks!r}; it must be two whole numbers, the input and the output groups.")
+        blocks = blocks[0], blocks[1]
         BTTShape(in_features, out_features, *blocks, rank=1)  # checks them
-    shape = nearest_blocks(in_features, out_features, ratio, rank, blocks)
+    within = min(max(ratio, 1 / _FARTHEST), _FARTHEST)  # beyond, all shapes are as far away
+    shape = nearest_blocks(in_features, out_features, within, rank, blocks)
     if abs(math.log(shape.ratio / ratio)) > math.log(1.25):
         wishes = ("" if rank is None else f" of rank {rank}") + ("" if blocks is None else f" with blocks={blocks}")
         raise OutOfReach(

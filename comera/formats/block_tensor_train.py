@@ -83,7 +83,7 @@ class BTTLinear(BlockLinear[BTTShape]):
             raise ValueError("in_blocks and out_blocks go together: give both or neither.")
         if in_blocks is None or out_blocks is None:
             shape = balanced_blocks(in_features, out_features, rank)
-            _warn_of_low_rank(shape)
+            warn_of_low_rank(shape)
         else:
             shape = BTTShape(in_features, out_features, in_blocks, out_blocks, rank)
         super().__init__(shape, bias, init, device, dtype)
@@ -192,8 +192,8 @@ class BTTLinear(BlockLinear[BTTShape]):
         super()._load_from_state_dict(state_dict, prefix, *more)
 
 
-def _warn_of_low_rank(shape: BTTShape) -> None:
-    """Warn where the features have so few divisors that the balanced blocks keep the weight from full rank."""
+def warn_of_low_rank(shape: BTTShape) -> None:
+    """Warn where the features have so few divisors that the blocks found for them keep the weight from full rank."""
     if shape.rank_limit < min(shape.in_features, shape.out_features):
         warnings.warn(
             f"BTTLinear {shape.in_features} → {shape.out_features} has {shape.out_blocks} x {shape.in_blocks} blocks, "

@@ -6,8 +6,9 @@ With N = G·n input and M = G·m output features in G groups, a row X costs one 
 
 that is N·M/G multiplications, as many as there are parameters, and nothing lies between. Without a shuffle, stacked
 layers would be G separate models. The shuffle cuts the outputs of each group into pieces of m/G numbers, or fewer, and
-deals them out in turn, so that a following layer of as many groups reads some of each. Since each block may permute its
-inputs, whole pieces serve as well as the single numbers of ShuffleNet (Zhang et al., CVPR 2018, arXiv 1707.01083).
+deals them out in turn, so that a following layer of as many groups reads some of each, if m ≥ G. Since each block may
+permute its inputs, whole pieces serve as well as the single numbers of ShuffleNet (Zhang et al., CVPR 2018, arXiv
+1707.01083).
 
 Letters in names of dimensions: B rows, G groups, n and m features of one on either side, P pieces of a group, p numbers
 of a piece.
@@ -22,9 +23,10 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_switch
 from comera.formats.batched_product import ROW_BY_ROW, ROWS_OUTSIDE, batched_product, plain_product
 from comera.formats.block_linear import BlockInit, BlockLinear
-from comera.formats.block_shapes import nearest_divisors
+from comera.formats.block_shapes import nearest_divisors, numbers_that_divide
 from comera.modes import check_size, divisors
 
 #: With fewer rows plain operations are faster; measured at 768 x 768 in four groups on a CPU.
@@ -61,12 +63,13 @@ class GroupedShape:
     def __post_init__(self) -> None:
         for name in ("in_features", "out_features", "groups"):
             check_size(name, getattr(self, name))
+        check_switch("shuffle", self.shuffle)
         common = math.gcd(self.in_features, self.out_features)
         if common % self.groups:
-            near = nearest_divisors(common, self.groups)
+            near = numbers_that_divide(nearest_divisors(common, self.groups))
             raise ValueError(
                 f"groups is {self.groups}; it must divide in_features={self.in_features} and "
-                f"out_features={self.out_features}, as {' or '.join(map(str, near))} do."
+                f"out_features={self.out_features}, as {near}."
             )
         pieces = [each for each in divisors(self.out_size) if each * self.groups <= self.out_size]
         object.__setattr__(self, "piece", pieces[-1] if pieces else 1)
@@ -131,7 +134,8 @@ class GroupedLinear(BlockLinear[GroupedShape]):
         in_features, out_features: N and M, as in ``nn.Linear``.
         groups: G, which divides both.
         bias: whether to add a bias of length M.
-        shuffle: whether to spread the outputs of each group; without it the weight is block diagonal.
+        shuffle: whether to spread the outputs of each group; without it the weight is block diagonal. A state dict does
+            not say which, and loads into either.
         init: how :meth:`reset_parameters` draws the blocks.
         device, dtype: of the parameters.
 
@@ -238,12 +242,12 @@ class _Shuffled(torch.autograd.Function):
     @staticmethod
     def forward(product: torch.Tensor, bias: torch.Tensor | None, piece: int) -> torch.Tensor:
         pieces = _pieces(product, piece)
-        rows = product.new_empty(pieces.shape)
+        rows = product.new_empty(pieces.shape[0], pieces.shape[1:].numel())  # no view, which nothing may write into
         if bias is None:
-            rows.copy_(pieces)
+            rows.view(pieces.shape).copy_(pieces)
         else:
-            torch.add(pieces, bias.to(rows.dtype).view(pieces.shape[1:]), out=rows)
-        return rows.view(rows.shape[0], -1)
+            torch.add(pieces, bias.to(rows.dtype).view(pieces.shape[1:]), out=rows.view(pieces.shape))
+        return rows
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG004

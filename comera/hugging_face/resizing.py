@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn import functional as F
 
+from comera.formats.block_linear import BlockLinear
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.tensor_train import TTMShape
 from comera.truncation import layers_by_cores
@@ -47,6 +48,11 @@ def resize_rows(model: nn.Module, table: nn.Module, head: nn.Module | None, rows
         raise ValueError(
             f"{names.get(table, 'the table')} has row_modes={table.shape.row_modes}, room for "
             f"{table.shape.padded_rows} rows; {rows} are given. {another_way}"
+        )
+    if isinstance(head, BlockLinear) and rows != head.out_features:
+        raise ValueError(
+            f"{names.get(head, 'the output layer')} has blocks of exactly {head.out_features} features; {rows} are "
+            f"given. {another_way}"
         )
     if isinstance(head, TTLinear) and rows != head.out_features:
         raise ValueError(

@@ -41,7 +41,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from comera.adaptation.closing import LATE_VARIANTS, LEAST, Closing, LateVariant, Order, least_size
-from comera.compatibility.arguments import check_module, check_number, check_optimizer
+from comera.compatibility.arguments import check_module, check_number, check_optimizer, check_switch
 from comera.compatibility.optimizer_states import check_states, unwrapped
 from comera.layers import RANKS, TensorTrainLayer
 from comera.loops.dummy_step import FilledStates, is_dummy_step
@@ -120,8 +120,7 @@ class RankPlan:
         if not self.early_steps + self.late_steps:
             raise ValueError("early_steps and late_steps are 0, so the plan has no step; give one of them a length.")
         check_number("recovery", self.recovery, "0 or more, and below 1", lambda value: 0 <= value < 1)
-        if not isinstance(self.may_close_layers, bool):
-            raise ValueError(f"may_close_layers is {self.may_close_layers!r}; allowed: True, False.")
+        check_switch("may_close_layers", self.may_close_layers)
         for name, value, allowed in (
             ("of", self.of, ("present", "start")),
             ("variant", self.variant, LATE_VARIANTS),

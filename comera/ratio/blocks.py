@@ -1,9 +1,9 @@
 """From a wanted compression ratio of a whole model to the blocks, or the groups, of each of its layers.
 
 All layers get about the same ratio of their own. What stays dense counts at its full size on both sides, as in
-:mod:`comera.ratio.model`. Without a rank, :func:`comera.solve_blocks` decides for each layer. With a rank, sizes of one
-layer are coarse, since blocks divide features; layers of one shape may therefore differ by one size, as in an
-apportionment.
+:mod:`comera.ratio.model`. Without a rank, :func:`comera.formats.block_shapes.nearest_blocks` decides for each layer.
+With a rank, sizes of one layer are coarse, since blocks divide features; layers of one shape may therefore differ by
+one size, as in an apportionment.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def solve_block_model(
     matrices = sum(weights[name].numel() for name in once)
     kept, wanted = dense - matrices, dense / ratio
     share = max(wanted - kept, 1) / matrices
-    for uneven in (_UNEVEN, math.inf):
+    for uneven in (_UNEVEN, math.inf) if rank is not None else (math.inf,):
         if rank is None:
             sizes = {name: tuple(reversed(weights[name].shape)) for name in once}
             chosen = {name: nearest_blocks(*size, 1 / share) for name, size in sizes.items()}

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -400,3 +401,31 @@ def test_sharded_blocks_train_as_in_one_process():
     torch.testing.assert_close(torch.tensor([*map(sum, zip(one[0], two[0], strict=True))]) / 2, torch.tensor(losses))
     torch.testing.assert_close(one[1], output)
     torch.testing.assert_close(two[1], output)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"blocks": 4}, "blocks is 4; it must be two whole numbers, the input and the output groups."),
+        ({"blocks": (4, 4, 4)}, "blocks is (4, 4, 4); it must be two whole numbers, the input and the output groups."),
+        ({"ratio": 1e308}, "ratio=1e+308 is out of reach of a block tensor train 128 → 128; the nearest is 64."),
+        (
+            {"ratio": 5e-324},
+            "ratio=4.94066e-324 is out of reach of a block tensor train 128 → 128; the nearest is 0.5.",
+        ),
+    ],
+)
+def test_wrong_wishes_are_one_sentence(options, sentence):
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        comera.solve_blocks(128, 128, **({"ratio": 4} | options))
+
+
+def test_blocks_may_be_a_list():
+    assert comera.solve_blocks(128, 128, 4, blocks=[8, 8]) == comera.solve_blocks(128, 128, 4)
+
+
+def test_a_solved_shape_far_from_full_rank_is_warned_of(recwarn):
+    comera.tensorize(nn.Sequential(nn.Linear(128, 128)), {"0": comera.BTT(ratio=4)})
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"BTTLinear 134 → 134 has 2 x 1 blocks.* at most rank 22"):
+        comera.tensorize(nn.Sequential(nn.Linear(134, 134)), {"0": comera.BTT(ratio=4)})

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -130,16 +131,21 @@ def test_sizes_on_paper_are_those_of_the_layer(shape):
     ("sizes", "sentence"),
     [
         ((768, 3072, 5), "groups is 5; it must divide in_features=768 and out_features=3072, as 4 or 6 do."),
-        ((12, 18, 100), "groups is 100; it must divide in_features=12 and out_features=18, as 6 do."),
+        ((12, 18, 100), "groups is 100; it must divide in_features=12 and out_features=18, as 6 does."),
         ((12, 18, 0), "groups is 0; it must be at least 1."),
     ],
 )
 def test_impossible_groups_are_one_sentence_with_the_nearest(sizes, sentence):
-    with pytest.raises(ValueError, match="groups") as caught:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
         GroupedLinear(*sizes)
-    assert str(caught.value) == sentence
-    with pytest.raises(ValueError, match="groups"):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
         comera.tensorize(nn.Linear(*sizes[:2]), {"": Grouped(sizes[2])})
+
+
+@pytest.mark.parametrize("make", [lambda: GroupedLinear(12, 18, 6, shuffle="no"), lambda: Grouped(6, shuffle="no")])
+def test_a_shuffle_is_on_or_off(make):
+    with pytest.raises(ValueError, match=r"^shuffle is 'no'; it must be True or False\.$"):
+        make()
 
 
 @pytest.mark.parametrize("init", ["normal", "spectral", "orthogonal"])
@@ -285,3 +291,37 @@ def test_distributed_groups_train_as_in_one_process(run):
     torch.testing.assert_close(torch.tensor([*map(sum, zip(one[0], two[0], strict=True))]) / 2, torch.tensor(losses))
     torch.testing.assert_close(one[1], output)
     torch.testing.assert_close(two[1], output)
+
+
+@pytest.mark.parametrize("rows", [3, MANY])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_follows_may_write_into_the_output(rows, bias, shuffle):
+    layer, x = layer_of((12, 20, 4), bias=bias, shuffle=shuffle), torch.randn(rows, 12, dtype=torch.float64)
+    dense = torch.relu(x @ layer.to_dense().t() + (0 if layer.bias is None else layer.bias))
+    output = torch.relu_(layer(x))
+    torch.testing.assert_close(output, dense)
+    gradients = [torch.autograd.grad(each.square().sum(), layer.blocks)[0] for each in (output, dense)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("rows", [3, 300])
+def test_shapes_alone_are_enough_for_an_output(rows):
+    for layer in (GroupedLinear(12, 20, 4, device="meta"), comera.BTTLinear(12, 20, device="meta")):
+        assert layer(torch.empty(rows, 12, device="meta")).shape == (rows, 20)
+
+
+def test_an_output_layer_of_blocks_is_resized_by_no_one():
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+    )
+    model = comera.tensorize(transformers.LlamaForCausalLM(config), {"lm_head": Grouped(4)})
+    with pytest.raises(ValueError, match=r"lm_head has blocks of exactly 32 features; 40 are given"):
+        model.resize_token_embeddings(40)
+    assert model.get_input_embeddings().weight.shape == (32, 16)
