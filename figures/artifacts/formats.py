@@ -1,7 +1,8 @@
 """Which format trains best: loss against stored size, training time and peak memory, each arm at its own best rate.
 
 A figure the paper lacks. Each arm under each optimizer had its own search of rates, by data that is not reported on.
-A narrower dense model of equal size is the rival of every format: what does not beat it compresses nothing.
+The best dense model of equal size, of fewer columns or of other depth, is the rival of every format: what does not beat
+it compresses nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.lines import lines
 from figures.frame import Records
-from figures.stats.searches import OWN, REPORTED, against, comparable, searched, worded
+from figures.stats.searches import OWN, REPORTED, against, comparable, searched, with_sure, worded
 
 EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer")
 TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
-NARROW = "dense:narrow"
+
+#: How the names of dense models begin that were made smaller by their shape.
+SMALLER = ("dense:narrow", "dense:small")
 
 #: What a probe and the models of a page share; a probe has a limit of numbers of its own.
 PROBED = (*frame.MODEL, "!workload.probe_*")
@@ -155,8 +158,8 @@ def table(page: Formats) -> pd.DataFrame:
 def matrices_ratio(page: Formats) -> pd.Series:
     """Return how many times smaller an arm's matrices are than dense's, whose other parameters it keeps.
 
-    A narrower dense model has fewer columns everywhere: its matrices shrink with the square of its width, its other
-    parameters with the width.
+    A dense model made smaller has fewer columns everywhere: its matrices shrink with its depth and the square of its
+    width, its other parameters with the width.
     """
     mib = page.df[["dense_tensorized_mib", "tensorized_mib"]].astype(float)
     known = (mib["dense_tensorized_mib"] / mib["tensorized_mib"]).groupby(page.df["cell_id"]).first()
@@ -164,14 +167,20 @@ def matrices_ratio(page: Formats) -> pd.Series:
     dense = page.lines.loc[page.lines["arm"] == DENSE, "parameters"].max()
     counts, others = page.lines["parameters"].astype(float), dense - matrices
     left = (counts - others).where(page.lines["ratio"].notna() & (counts > others))
-    width = ((others**2 + 4 * matrices * counts) ** 0.5 - others) / (2 * matrices)
-    narrow = (1 / width**2).where(page.lines["arm"] == NARROW)
-    return narrow.fillna(page.lines["cell_id"].map(known)).fillna(matrices / left)
+    depth = page.lines["depth"].astype(float)
+    width = ((others**2 + 4 * depth * matrices * counts) ** 0.5 - others) / (2 * depth * matrices)
+    smaller = (1 / (depth * width**2)).where(_is_smaller(page.lines))
+    return smaller.fillna(page.lines["cell_id"].map(known)).fillna(matrices / left)
 
 
-def beside_narrow(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return how far formats are apart from the narrower dense model of equal size."""
-    return against(lines[lines["arm"] != DENSE], lines[lines["arm"] == NARROW], ["optimizer"])
+def _is_smaller(lines: pd.DataFrame) -> pd.Series:
+    return lines["arm"].str.startswith(SMALLER)
+
+
+def beside_smaller(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return how far formats are apart from the best smaller dense model of equal size, chosen as rates are."""
+    rivals = lines[_is_smaller(lines)].sort_values("chosen_by", kind="stable")
+    return against(lines[(lines["arm"] != DENSE) & ~_is_smaller(lines)], rivals, ["optimizer"])
 
 
 def beside_probes(page: Formats) -> pd.DataFrame:
@@ -181,32 +190,53 @@ def beside_probes(page: Formats) -> pd.DataFrame:
     return against(page.lines, pd.concat([known.assign(optimizer=name) for name in OPTIMIZERS]), ["optimizer"])
 
 
-def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with differences to both dense models and to the probe, and the measured step."""
+def comparisons(page: Formats) -> list[pd.DataFrame]:
+    """Return how arms are apart from the smaller dense model, from dense training and from the probe of their size."""
     lines = page.lines
     dense = against(lines, lines[lines["arm"] == DENSE], ["optimizer"], same_size=False)
-    narrow, probes = beside_narrow(lines), beside_probes(page)
-    less_narrow, less_dense, less_probe = worded(narrow, dense, probes)
+    return with_sure(beside_smaller(lines), dense, beside_probes(page))
+
+
+def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with differences to both dense models and to the probe, and the measured step."""
+    smaller, dense, probes = comparisons(page)
     own = table.assign(
         optimizer=table["optimizer"].map(OPTIMIZERS),
-        less_narrow=less_narrow,
-        less_dense=less_dense,
-        **{"less_n-gram": less_probe},
-        step_time_ms=lines["step_time_ms"],
+        less_dense=worded(dense),
+        **{"less_smaller dense": worded(smaller), "less_n-gram": worded(probes)},
+        step_time_ms=page.lines["step_time_ms"],
     )
-    columns = ["optimizer", "arm", "ratio", "matrices_ratio", "parameters", "test_loss", "less_narrow", "less_dense"]
+    columns = [
+        "optimizer",
+        "arm",
+        "ratio",
+        "matrices_ratio",
+        "parameters",
+        "test_loss",
+        "less_smaller dense",
+        "less_dense",
+    ]
     columns += ["less_n-gram"] * (len(probes) > 0)
     return readable(own, [*columns, "step_time_ms", "peak_memory_predicted_mib", "lr"])
 
 
 def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
-    """Return by optimizer which formats have all seeds above their narrow rival's, all below, or neither."""
-    found = page.lines.join(beside_narrow(page.lines)["beside"], how="inner")
-    by_optimizer = found.groupby("optimizer", sort=False)
-    standing = {}
-    for name, some in by_optimizer:
-        standing[OPTIMIZERS[str(name)]] = by_standing(some["arm"], some["beside"])
-    return {"against": standing, **facts_of(page, table)}
+    """Return by optimizer which formats have all seeds above their smaller dense rival's, all below, or neither.
+
+    And by optimizer and side those that are surely there.
+    """
+    smaller, *_ = comparisons(page)
+    found = page.lines.join(smaller[["beside", "apart", "sure"]], how="inner")
+    found = found.assign(
+        name=[f"{one.arm} {one.ratio:g}x" for one in frame.each(found)],
+        side=found["apart"].gt(0).map({True: "above", False: "below"}).where(found["sure"]),
+    )
+    by_optimizer = {OPTIMIZERS[str(name)]: some for name, some in found.groupby("optimizer", sort=False)}
+    return {
+        "against": {name: by_standing(some["name"], some["beside"]) for name, some in by_optimizer.items()},
+        "surely": {name: by_standing(some["name"], some["side"]) for name, some in by_optimizer.items()},
+        **facts_of(page, table),
+    }
 
 
 def by_standing(names: pd.Series, beside: pd.Series) -> dict[str, list[str]]:
@@ -239,7 +269,7 @@ def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the loss against each cost, a row of panels per optimizer; arms with one of their own are in each."""
     table = table.assign(stored_mib=page.lines["stored_mib"])
     others = table.loc[table["arm"] != DENSE, "arm"]
-    arms = sorted(others.unique(), key=lambda arm: arm != NARROW)
+    arms = sorted(others.unique(), key=lambda arm: not arm.startswith(SMALLER))
     looks = {**style.strokes(arms), DENSE: style.DENSE_STROKE}
     handles = [style.stroke_handle(looks[arm], arm) for arm in arms]
     handles.append(style.stroke_handle(style.DENSE_STROKE, f"{DENSE} (line: its loss)"))

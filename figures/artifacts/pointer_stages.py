@@ -27,7 +27,7 @@ from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.frame import Records
 from figures.stats.pointer import BEDS, FROM_SCRATCH, TENSORIZED, searched_by_way
-from figures.stats.searches import against, worded
+from figures.stats.searches import against, with_sure, worded
 from figures.stats.sizes import equal_size
 from figures.trainings import RecordedTraining
 
@@ -167,7 +167,7 @@ _MORE = {
 
 def shown(page: Stages, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the differences to the same arm from scratch."""
-    (less,) = worded(beside_scratch(page.lines))
+    less = worded(*with_sure(beside_scratch(page.lines)))
     own = table.assign(less_scratch=less)
     columns = ["arm", "way", "target", "size_met", "parameters", "left", "test_loss", "less_scratch"]
     columns += [name for name in ("test_accuracy", "steps_to") if own[name].notna().any()]

@@ -6,6 +6,7 @@ data that nothing was chosen by, at the chosen rate, over all seeds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,9 @@ LEVEL = 0.05
 #: The columns of an arm that was searched.
 _SLOT = ["arm", "optimizer", "ratio"]
 
+#: The setting of an arm that is part of its name, where it is given: the rank of blocks, the share of dense's blocks.
+_NAMED = {"btt": "rank", "dense:small": "depth"}
+
 #: The columns of its training that a line has.
 _SIZES = (
     *("parameters", "stored_mib", "train_steps", "peak_memory_predicted_mib"),
@@ -57,14 +61,16 @@ OWN = "own"
 def _by_slot(df: pd.DataFrame) -> pd.DataFrame:
     """Return trainings, or timed steps, with the arm, optimizer and ratio that they are of; dense has no ratio.
 
-    Arms under comparison differ in no other setting of their own than the rank of blocks and whose rate a core has,
-    which are part of their names. A step timed beside others has the ratio of their job.
+    Arms under comparison differ in no other setting of their own than those of :data:`_NAMED` and whose rate a core
+    has, which are part of their names. A step timed beside others has the ratio of their job.
     """
-    rank = frame.column(df, "method.rank").where(df["method"] == "btt")
     per_core = frame.column(df, "training.recipe.per_core", False).astype(bool)
-    ranks = pd.Series([f" rank {one}" if pd.notna(one) else "" for one in rank], df.index, dtype=object)
+    settings = pd.Series("", df.index, dtype=object)
+    for arm, name in _NAMED.items():
+        own = frame.column(df, f"method.{name}").where(df["arm"] == arm)
+        settings += pd.Series([f" {name} {one:.3g}" if pd.notna(one) else "" for one in own], df.index, dtype=object)
     return df.assign(
-        arm=df["arm"] + ranks + per_core.map({True: ", rates per core", False: ""}),
+        arm=df["arm"] + settings + per_core.map({True: ", rates per core", False: ""}),
         optimizer=frame.column(df, "training.recipe.optimizer", ""),
         ratio=df["ratio"].where(df["arm"] != DENSE),
     )
@@ -91,6 +97,7 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
     """
     df = _by_slot(runs).assign(
         rate=_rates(runs),
+        depth=frame.column(runs, "method.depth", 1.0).fillna(1.0),
         reported=[metrics.get(REPORTED) for metrics in runs["metrics"]],
         chosen_by=runs["training"].map(lambda run: run.leading if run.status == "ok" else None),
     )
@@ -110,6 +117,8 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
             "chosen": tuple(chosen.index),
             "rates": list(most["rate"]),
             "lr": best["rate"].min(),
+            "chosen_by": best["chosen_by"].min(),
+            "depth": best["depth"].min(),
             "at_edge": at_edge,
             "test_loss": reached.mean(),
             "test_loss_low": reached.min(),
@@ -145,8 +154,9 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
 
     Returns:
         ``apart``, the difference; ``beside``: ``below`` or ``above`` where all seeds of one are, three or more a side,
-        else ``mixed``; ``seeds``; and ``p``, the probability of so great a difference by chance, of
-        :func:`chance`. Pages put it in words by :func:`worded`.
+        else ``mixed``; ``seeds``; ``p``, the probability of so great a difference by chance, of :func:`chance`, and
+        ``least_p``, the least that so many seeds can give. :func:`with_sure` says which are sure, :func:`worded` puts
+        them in words.
     """
     pairs = lines.reset_index().merge(rivals.reset_index(), on=on, suffixes=("", "_rival"))
     sizes = (pairs["parameters"] / pairs["parameters_rival"]).astype(float)
@@ -158,6 +168,7 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
     enough = (pairs["seeds"] >= ENOUGH_SEEDS) & (is_probe | (pairs["seeds_rival"] >= ENOUGH_SEEDS))
     below = enough & (pairs["test_loss_high"] < pairs["losses_rival"].map(min))
     above = enough & (pairs["test_loss_low"] > pairs["losses_rival"].map(max))
+    counts = [(len(one.losses), len(one.losses_rival)) for one in frame.each(pairs)]
     found = {
         "apart": pairs["test_loss"] - pairs["test_loss_rival"],
         "beside": np.select([below, above], ["below", "above"], "mixed"),
@@ -166,6 +177,7 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
             chance(one.losses, one.losses_rival) if ok else 1.0
             for ok, one in zip(enough, frame.each(pairs), strict=True)
         ],
+        "least_p": [least_chance(*count) if ok else 1.0 for ok, count in zip(enough, counts, strict=True)],
     }
     return pd.DataFrame(found, index=pairs.index)
 
@@ -193,36 +205,53 @@ def chance(losses: Sequence[float], rivals: Sequence[float]) -> float:
     return float(permutation_test((losses, rivals), apart, permutation_type="independent", vectorized=True).pvalue)
 
 
-def are_sure(probabilities: Sequence[float]) -> list[bool]:
+def least_chance(losses: int, rivals: int) -> float:
+    """Return the least value that :func:`chance` has for so many losses, where each is below each of the rivals.
+
+    >>> least_chance(3, 3), least_chance(3, 1)
+    (0.1, 0.25)
+    """
+    return 2 / 2**losses if rivals == 1 else 2 / math.comb(losses + rivals, losses)
+
+
+def are_sure(probabilities: Sequence[float], least: Sequence[float]) -> list[bool]:
     """Return which of all comparisons of a page are sure, at :data:`LEVEL` with Holm's correction.
 
-    >>> are_sure([0.04, 0.001, 0.03])
+    The correction counts the comparisons that could be sure at all. Which could, follows from the ``least`` values that
+    their seeds allow, not from losses (Tarone, Biometrics 46, 1990): pairs of three seeds, whose probability is 0.1 at
+    least, do not stand in the way of one with six.
+
+    >>> are_sure([0.04, 0.001, 0.03], [0.0, 0.0, 0.0])
     [False, True, False]
+    >>> are_sure([0.1, 0.002], [0.1, 0.002])
+    [False, True]
     """
-    sure, left = [False] * len(probabilities), len(probabilities)
-    for place in np.argsort(probabilities, kind="stable"):
+    allowed = np.asarray(least, dtype=float)
+    count = next(n for n in range(1, len(allowed) + 2) if (allowed <= LEVEL / n).sum() <= n)
+    counted = np.flatnonzero(allowed <= LEVEL / count)
+    sure, left = [False] * len(allowed), len(counted)
+    for place in sorted(map(int, counted), key=lambda place: probabilities[place]):
         if probabilities[place] * left > LEVEL:
             break
         sure[place], left = True, left - 1
     return sure
 
 
-def worded(*comparisons: pd.DataFrame) -> list[pd.Series]:
-    """Return the differences of all comparisons of a page (:func:`against`) in words: how great, and how they stand."""
-    sure = iter(are_sure([p for found in comparisons for p in found["p"]]))
-    return [
-        pd.Series(
-            [_words(one, is_sure) for one, is_sure in zip(frame.each(found), sure, strict=False)],
-            found.index,
-            dtype=object,
-        )
-        for found in comparisons
-    ]
+def with_sure(*comparisons: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return all comparisons of a page (:func:`against`) with a column ``sure`` (:func:`are_sure`)."""
+    every = pd.concat(comparisons)
+    sure = iter(are_sure(list(every["p"]), list(every["least_p"])))
+    return [found.assign(sure=[next(sure) for _ in found.index]) for found in comparisons]
 
 
-def _words(one: Any, is_sure: bool) -> str:
+def worded(comparison: pd.DataFrame) -> pd.Series:
+    """Return the differences of a comparison of :func:`with_sure` in words: how great, and how they stand."""
+    return pd.Series([_words(one) for one in frame.each(comparison)], comparison.index, dtype=object)
+
+
+def _words(one: Any) -> str:
     apart = f"{'-' if one.apart < 0 else '+'}{significant(abs(one.apart))}"
-    if is_sure:
+    if one.sure:
         return f"{apart} (sure)"
     return apart if one.beside == "mixed" else f"{apart} ({one.seeds} of {one.seeds} {one.beside})"
 

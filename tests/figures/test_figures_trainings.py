@@ -30,9 +30,9 @@ from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
 from figures import frame
-from figures.artifacts.formats import Formats, beside_probes, matrices_ratio, select
+from figures.artifacts.formats import Formats, beside_probes, beside_smaller, matrices_ratio, select
 from figures.frame import each as frame_each
-from figures.stats.searches import against, worded
+from figures.stats.searches import against, are_sure, with_sure, worded
 from figures.stats.seeds import over_seeds, with_sizes
 from figures.stats.training import metric_of
 
@@ -213,17 +213,17 @@ def with_loss(name: str, changed: Any, loss: Any) -> Any:
 
 
 def test_a_rival_is_of_equal_size_and_three_seeds_that_lie_apart_are_counted() -> None:
-    assert tiny().loc[("Muon", "comera"), "less narrow"].endswith("(3 of 3 above)")
+    assert tiny().loc[("Muon", "comera"), "less smaller dense"].endswith("(3 of 3 above)")
     other_size = tiny(lambda one: {"parameters": (one.parameters or 0) // 2} if one.variant == "narrow" else {})
-    assert set(other_size["less narrow"]) == {"-"}
+    assert set(other_size["less smaller dense"]) == {"-"}
     first = [one for one in committed("formats") if one.experiment == "formats_tiny" and one.seed == 0]
-    assert not any(" of " in cell for cell in page("formats", first).table["less narrow"])
+    assert not any(" of " in cell for cell in page("formats", first).table["less smaller dense"])
     far, above = (
         tiny(with_loss("test_loss", lambda one: (one.seed, one.arm) == (1, "comera"), lambda _, to=to: to))
         for to in (9.0, 0.1)
     )
-    assert far.loc[("Muon", "comera"), "less narrow"].endswith("(3 of 3 above)")
-    assert " of " not in above.loc[("Muon", "comera"), "less narrow"]  # one of its seeds lies below
+    assert far.loc[("Muon", "comera"), "less smaller dense"].endswith("(3 of 3 above)")
+    assert " of " not in above.loc[("Muon", "comera"), "less smaller dense"]  # one of its seeds lies below
 
 
 def test_three_seeds_are_never_sure_and_many_seeds_are_where_chance_is_small() -> None:
@@ -241,11 +241,29 @@ def test_three_seeds_are_never_sure_and_many_seeds_are_where_chance_is_small() -
         lines["test_loss"] = lines["losses"].map(lambda losses: sum(losses) / len(losses))
         lines["test_loss_low"], lines["test_loss_high"] = lines["losses"].map(min), lines["losses"].map(max)
         found = against(lines[1:], lines[:1], ["optimizer"])
-        return list(worded(found)[0])
+        return list(worded(*with_sure(found)))
 
     assert against_rival(3) == ["+1.00 (3 of 3 above)"]
     assert against_rival(5) == ["+1.00 (sure)"]
     assert against_rival(5, rivals=20) == ["+1.00 (5 of 5 above)"] * 20
+
+
+def test_a_few_pairs_of_many_seeds_are_sure_beside_many_pairs_of_three() -> None:
+    """What three seeds can never decide does not count against what six can (Tarone)."""
+    assert are_sure([0.1] * 40 + [2 / 924] * 2, [0.1] * 40 + [2 / 924] * 2) == [False] * 40 + [True] * 2
+    assert not any(are_sure([0.04] * 3, [2 / 924] * 3))
+
+
+def test_the_rival_is_the_smaller_dense_model_that_the_data_for_choosing_prefers() -> None:
+    def line(arm: str, loss: float, chosen_by: float) -> dict[str, Any]:
+        seeds = {"seeds": 3, "losses": (loss,) * 3, "test_loss_low": loss, "test_loss_high": loss}
+        return {"arm": arm, "optimizer": "muon", "parameters": 100, "test_loss": loss, "chosen_by": chosen_by, **seeds}
+
+    lines = [line("dense:narrow", 1.0, 1.5), line("dense:small depth 0.5", 1.2, 1.4), line("comera", 1.1, 1.3)]
+    found = beside_smaller(pd.DataFrame(lines))
+    assert list(found.index) == [2]
+    assert found.loc[2, "apart"] == pytest.approx(-0.1)
+    assert found.loc[2, "beside"] == "below"
 
 
 def test_a_rate_is_chosen_by_one_loss_and_another_is_reported() -> None:
