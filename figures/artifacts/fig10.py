@@ -21,16 +21,16 @@ from figures.artifacts import fig1, fig6
 from figures.claims import ratio
 from figures.claims.claims import Claim, Finding, Judgement, Outcome, by_bounds, undecided, untested
 from figures.claims.rule import REACHES, Rule
-from figures.draw import training
+from figures.draw import metrics
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.lines import banded_line
 from figures.draw.style import stroke_handle
 from figures.frame import Records, each
 from figures.stats import cells
+from figures.stats.curves import curves
 from figures.stats.studies import PROBES, Study, studies
 from figures.stats.time_values import Per
-from figures.stats.training import curves
 
 EXPERIMENTS = ("fig10_time", "fig10_memory")
 
@@ -199,7 +199,7 @@ def draw_curves(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
         for axes, x in zip(panels, (line["step"], line["step"].map(minutes)), strict=True):
             banded_line(axes, x, line, metric.name, strokes[row.run], markersize=3)
     for axes, words in zip(panels, ("steps", "minutes"), strict=True):
-        training.label(axes, words, metric.axis, rows.empty)
+        metrics.label(axes, words, metric.axis, rows.empty)
         if rows.empty:
             continue
         if metric.probe is not None:
@@ -240,7 +240,7 @@ CURVES = Artifact(
     select=studies,
     table=fig6.table,
     shown=fig6.shown,
-    about=training.about_study,
+    about=metrics.about_study,
     draw=draw_curves,
     rules=(
         Rule(

@@ -12,17 +12,17 @@ from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecide
 from figures.claims.rule import Rule
 from figures.claims.training import other_model
 from figures.columns import Format, readable
-from figures.draw import training
+from figures.draw import metrics
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.lines import lines
 from figures.draw.style import stroke_handle, strokes
 from figures.frame import each
+from figures.stats.curves import curves
 from figures.stats.metric import Score
 from figures.stats.precisions import Precisions, select
 from figures.stats.seeds import with_estimates
 from figures.stats.studies import PROBES
-from figures.stats.training import curves
 from figures.text import OLDER
 
 #: How far a lower precision may end from FP32, in nats of loss and in points of accuracy.
@@ -43,14 +43,14 @@ def table(page: Precisions) -> pd.DataFrame:
     less = page.less(page.metric)
     rows = with_estimates(page.rows, {"less": [less.get(line) for line in page.rows.index]})
     rows["margin"] = rows["compared_with"].notna().map({True: margin(page), False: None})
-    columns = [*LINE, *training.ends(page.metric.name, "less"), "compared_with"]
+    columns = [*LINE, *metrics.ends(page.metric.name, "less"), "compared_with"]
     return rows[[*columns, "margin", "remarks"]].reset_index(drop=True)
 
 
 def shown(page: Precisions, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with a line per arm and precision, as people read it."""
-    more = {page.metric.name: training.metric_format(page.metric)}
-    more |= {"less": training.difference_format(page.metric, "less")}
+    more = {page.metric.name: metrics.metric_format(page.metric)}
+    more |= {"less": metrics.difference_format(page.metric, "less")}
     return read_by_precision(page, table, {**more, "compared_with": Format("than", left=True)})
 
 
@@ -71,12 +71,12 @@ def about(page: Precisions, _: pd.DataFrame) -> dict[str, Any]:
     ran = rows["arithmetic"]
     ran = ran[(ran != "") & (ran != rows["precision"])]
     return {
-        **training.about(page, rows["finished"].map(len), remarks),
+        **metrics.about(page, rows["finished"].map(len), remarks),
         "seeds": page.seeds,
         "fewer": {line: mine for line, mine in seeds.items() if mine and mine != page.seeds},
         "other_starts": not rows["as_published"].all(),
-        "ran": training.gathered(zip(ran.index, ran, strict=True)),
-        "beside_probe": training.standing(dict(rows["score"]), page.metric.probe),
+        "ran": metrics.gathered(zip(ran.index, ran, strict=True)),
+        "beside_probe": metrics.standing(dict(rows["score"]), page.metric.probe),
     }
 
 
@@ -90,7 +90,7 @@ def draw(page: Precisions, _: pd.DataFrame, caption: Caption) -> Figure:
     handles = [stroke_handle(look, line) for line, look in looks.items()]
     paper, [panels] = panel_page(caption, [[metric.text, "training loss"]], 3.0, handles, 4)
     for axes, words in zip(panels, (metric.axis, "training loss, nats"), strict=True):
-        training.label(axes, "steps", words, rows.empty)
+        metrics.label(axes, "steps", words, rows.empty)
     if metric.probe is not None:
         panels[0].axhline(metric.probe, color="0.4", linestyle=":", linewidth=0.8)
         place = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
@@ -118,7 +118,7 @@ def judge(_: Claim, page: Precisions, __: Any) -> Judgement:
         return untested("No pair of runs in FP8 and in FP32 with one seed.")
     if page.is_papers:
         reasons.append(other_model(page))
-    if below := training.standing(dict(rows["score"][list(apart)]), metric.probe).below:
+    if below := metrics.standing(dict(rows["score"][list(apart)]), metric.probe).below:
         reasons.append(f"Not surely better than the {metric.probe_text}: {'; '.join(below)}.")
     if min(one.seeds for one in apart.values()) < SEEDS_NEEDED:
         reasons.append(f"Inconclusive: fewer than {SEEDS_NEEDED} seeds.")

@@ -13,16 +13,16 @@ from figures.arms import COMERA, DENSE
 from figures.artifact import Artifact
 from figures.claims.training import LTE_CONVERGENCE, SAME_ACCURACY
 from figures.columns import readable
-from figures.draw import training
+from figures.draw import metrics
 from figures.draw.captions import Caption
 from figures.draw.layout import panel_page
 from figures.draw.lines import banded_line
 from figures.draw.style import DENSE_STROKE, EARLY_STROKE, INK, STROKES, Stroke, note, stroke_handle
 from figures.frame import column, each
+from figures.stats.curves import curves
 from figures.stats.metric import score
 from figures.stats.seeds import with_estimates
 from figures.stats.studies import Study
-from figures.stats.training import curves
 from figures.text import NOT_ASKED
 
 
@@ -56,7 +56,7 @@ def table(study: Study) -> pd.DataFrame:
     found = pd.concat([points, unfinished], ignore_index=True)
     found = found.assign(device=study.device, dataset=study.dataset)
     columns = ["device", "dataset", "run", "status", "seed", "epoch", "step", "stage"]
-    return found[[*columns, *training.ends(metric.name), "band_low", "band_high", "band_bounds"]]
+    return found[[*columns, *metrics.ends(metric.name), "band_low", "band_high", "band_bounds"]]
 
 
 def bands(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -69,7 +69,7 @@ def bands(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Return a line per epoch or end of a stage, with the value of every run."""
     metric, found = study.metric, bands(table, study.metric.name)
-    formats = {metric.name: training.metric_format(metric)}
+    formats = {metric.name: metrics.metric_format(metric)}
     written = readable(found, [metric.name], formats)[metric.heading]
     cells = found.assign(written=written).pivot(index="step", columns="run", values="written")
     cells = cells.reindex(columns=study.rows["run"]).astype(object).fillna(NOT_ASKED)
@@ -92,14 +92,14 @@ def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     shares_stages = study.searched is None  # else each run has a rate, and so a first stage, of its own
     later = next((slot for slot in study.slots if slot.has_target and shares_stages), None)
     more = {"by_step": by_step(study), "band": band_words(study), "later": later}
-    return {**training.about_study(study, table), **more}
+    return {**metrics.about_study(study, table), **more}
 
 
 def band_words(study: Study) -> str:
     """Name what the band is, for a legend; empty where a single seed has no bounds."""
     if len(study.seeds) > 1:
         return f"lowest to highest of {len(study.seeds)} seeds"
-    words = f"95 % interval over {training.examples_words(study)} (one seed)"
+    words = f"95 % interval over {metrics.examples_words(study)} (one seed)"
     return words if study.has_values else ""
 
 
@@ -143,7 +143,7 @@ def draw(study: Study, table: pd.DataFrame, caption: Caption) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     length = f", {per_epoch:,} {'steps an epoch' if steps else 'steps each'}" if per_epoch else ""
     epochs = f"{'steps on' if steps else 'epochs of'} {study.dataset!r}{length}"
-    training.label(axes, epochs, metric.axis, rows.empty)
+    metrics.label(axes, epochs, metric.axis, rows.empty)
     return paper.finish()
 
 
@@ -151,7 +151,7 @@ ARTIFACT = Artifact(
     name="fig6",
     summary="validation accuracy per epoch, dense against CoMERA; an image per device and dataset",
     order=30,
-    **training.OF_STUDIES_AND_BED,
+    **metrics.OF_STUDIES_AND_BED,
     table=table,
     shown=shown,
     about=about,

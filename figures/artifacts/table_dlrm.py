@@ -17,7 +17,7 @@ from figures.artifacts import fig6, fig14
 from figures.claims.claims import Claim, Finding, Judgement, by_bounds, undecided, untested
 from figures.claims.rule import Rule
 from figures.columns import readable
-from figures.draw import training
+from figures.draw import metrics
 from figures.stats import precisions
 from figures.stats.metric import LeadingMetric, Score
 from figures.stats.seeds import Finished, less, score_of, with_estimates
@@ -49,13 +49,13 @@ def _runs_of(study: Study, arm: str) -> Finished:
 
 def table(study: Study) -> pd.DataFrame:
     """Return a line per arm: its metrics, their differences to dense with sparse gradients, and its size."""
-    rows, rival = study.rows.drop(columns=training.ends(study.metric.name)), _runs_of(study, RIVAL)
+    rows, rival = study.rows.drop(columns=metrics.ends(study.metric.name)), _runs_of(study, RIVAL)
     found = {one.name: [score_of(one, runs) for runs in rows["finished"]] for one in METRICS}
-    columns = ["device", "dataset", "arm", "ratio", *training.RUN, *training.ends(*found)]
+    columns = ["device", "dataset", "arm", "ratio", *metrics.RUN, *metrics.ends(*found)]
     for one in (NCE, AUC):
         found[f"{one.name}_less_sparse"] = [less(one, runs, rival) for runs in rows["finished"]]
     rows = with_estimates(rows, found)
-    columns += training.ends("nce_less_sparse", "auc_less_sparse", "stored_mib", "total_ratio")
+    columns += metrics.ends("nce_less_sparse", "auc_less_sparse", "stored_mib", "total_ratio")
     return rows[[*columns, "older_code"]].reset_index(drop=True)
 
 
@@ -63,10 +63,10 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table without log losses, of which normalised cross entropies are a multiple."""
     own = table.assign(run=study.rows["run"].array)
     own.loc[own["arm"] == RIVAL, ["nce_less_sparse", "auc_less_sparse"]] = None  # it differs from itself by nothing
-    more = {metric.name: training.metric_format(metric) for metric in METRICS}
+    more = {metric.name: metrics.metric_format(metric) for metric in METRICS}
     for metric in (NCE, AUC):
         words = f"{metric.short} less {RIVAL}"
-        more[f"{metric.name}_less_sparse"] = training.difference_format(metric, words, unit=False)
+        more[f"{metric.name}_less_sparse"] = metrics.difference_format(metric, words, unit=False)
     columns = ["run", "nce", "accuracy", "auc", "nce_less_sparse", "auc_less_sparse"]
     return readable(own, [*columns, "stored_mib", "total_ratio"], more)
 
@@ -76,7 +76,7 @@ def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     end: Mapping[str, float] = next((run.curve[-1]["metrics"] for run in study.finished["training"]), {})
     teacher = {name: end[f"teacher_{name}"] for name in ("nce", "auc") if f"teacher_{name}" in end}
     synthetic = study.dataset.startswith("synthetic")
-    return {**training.about_study(study, table), "synthetic": synthetic, "teacher": teacher}
+    return {**metrics.about_study(study, table), "synthetic": synthetic, "teacher": teacher}
 
 
 def between(dataset: str, apart: Score, low: float, high: float, words: str, found: Sequence[Finding]) -> Judgement:
@@ -144,20 +144,20 @@ CURVES = replace(
 
 def precision_table(page: precisions.Precisions) -> pd.DataFrame:
     """Return a line per arm and precision: each metric, and its difference to FP32."""
-    rows = page.rows.drop(columns=training.ends(page.metric.name))
+    rows = page.rows.drop(columns=metrics.ends(page.metric.name))
     for metric in (NCE, ACCURACY, AUC):
         less, scores = page.less(metric), [score_of(metric, runs) for runs in rows["finished"]]
         rows = with_estimates(rows, {metric.name: scores, f"{metric.name}_less_fp32": map(less.get, rows.index)})
-    columns = training.ends("nce", "accuracy", "auc", "nce_less_fp32", "accuracy_less_fp32")
+    columns = metrics.ends("nce", "accuracy", "auc", "nce_less_fp32", "accuracy_less_fp32")
     return rows[[*fig14.LINE, *columns, "remarks"]].reset_index(drop=True)
 
 
 def precision_shown(page: precisions.Precisions, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with a line per arm and precision, as people read it."""
-    columns = {metric.name: training.metric_format(metric) for metric in (NCE, ACCURACY, AUC)}
+    columns = {metric.name: metrics.metric_format(metric) for metric in (NCE, ACCURACY, AUC)}
     for metric in (NCE, ACCURACY):
         words = f"{metric.short} less FP32"
-        columns[f"{metric.name}_less_fp32"] = training.difference_format(metric, words, unit=False)
+        columns[f"{metric.name}_less_fp32"] = metrics.difference_format(metric, words, unit=False)
     return fig14.read_by_precision(page, table, columns)
 
 

@@ -9,27 +9,27 @@ from figures.artifact import Artifact
 from figures.claims.claims import read_claims
 from figures.claims.training import CLAIMED, CLAIMED_DATASET, MARGIN, MNLI, RANKS_REMOVED
 from figures.columns import readable
-from figures.draw import training
+from figures.draw import metrics
 from figures.frame import each
+from figures.stats.curves import BLOCK, LAYERS, Ranks, block_shown, curve_of, ranks_before, ranks_of_block
 from figures.stats.seeds import SIZES
 from figures.stats.studies import Study
-from figures.stats.training import BLOCK, LAYERS, Ranks, block_shown, curve_of, ranks_before, ranks_of_block
 from figures.text import NOT_ASKED, NOT_RECORDED
 
 
 def table(study: Study) -> pd.DataFrame:
     """Return a line per run: its metric, that of dense after as many steps, and its size."""
     name = study.metric.name
-    columns = ["device", "dataset", "arm", "stage", "target_ratio", "target_mib", *training.RUN]
-    columns += training.ends(name, f"dense_{name}_then", study.metric.less_column("dense"), *SIZES)
+    columns = ["device", "dataset", "arm", "stage", "target_ratio", "target_mib", *metrics.RUN]
+    columns += metrics.ends(name, f"dense_{name}_then", study.metric.less_column("dense"), *SIZES)
     return study.rows[[*columns, "size_fraction", "size_target", "size_met", "older_code"]].reset_index(drop=True)
 
 
 def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table, with what was published beside a model of the paper's size."""
     metric, less = study.metric, study.metric.less_column("dense")
-    more = {metric.name: training.metric_format(metric)}
-    more |= {less: training.difference_format(metric, "less dense")}
+    more = {metric.name: metrics.metric_format(metric)}
+    more |= {less: metrics.difference_format(metric, "less dense")}
     columns = ["run", metric.name, less, "stored_mib", "total_ratio", "tensorized_ratio"]
     columns += ["size_fraction", "size_target", "size_met"]
     text = readable(table.assign(run=study.rows["run"].array), columns, more)
@@ -52,7 +52,7 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     """Return which dataset the claims are about, and which difference to dense they call comparable."""
-    return {**training.about_study(study, table), "claimed": CLAIMED_DATASET, "margin": MARGIN}
+    return {**metrics.about_study(study, table), "claimed": CLAIMED_DATASET, "margin": MARGIN}
 
 
 SIZES_AND_SCORES = Artifact(
@@ -60,7 +60,7 @@ SIZES_AND_SCORES = Artifact(
     summary="accuracy, size and ranks of dense, early and late stages, beside the published accuracy; "
     "a table per device and dataset",
     order=130,
-    **training.OF_STUDIES_AND_BED,
+    **metrics.OF_STUDIES_AND_BED,
     table=table,
     shown=shown,
     about=about,
@@ -129,7 +129,7 @@ def ranks_about(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     """Return which block of how many is shown."""
     rows = _ranked(study)
     return {
-        **training.about_study(study, table, rows),
+        **metrics.about_study(study, table, rows),
         "block": _block(rows),
         "blocks": study.model.get("layers", _block(rows)),
         "kind": "encoder block" if study.is_papers else "block",
@@ -143,7 +143,7 @@ RANKS = Artifact(
     part_of="table_mnli",
     summary="ranks of the fifth encoder block before training and after each stage; a table per device and dataset",
     order=140,
-    **training.OF_STUDIES_AND_BED,
+    **metrics.OF_STUDIES_AND_BED,
     table=ranks_table,
     shown=ranks_shown,
     about=ranks_about,

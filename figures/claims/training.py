@@ -22,11 +22,11 @@ from figures.claims.claims import Claim, Finding, Judgement, Outcome, by_bounds,
 from figures.claims.rule import AT_MOST, REACHES, Bed, Rule
 from figures.frame import each
 from figures.stats import pointer, studies
+from figures.stats.curves import BLOCK, TrainingSlot, curve_of, layers_without_ranks
 from figures.stats.metric import Score
 from figures.stats.seeds import spread_text, with_sizes
 from figures.stats.sizes import FULL_SIZE_PARAMETERS
 from figures.stats.studies import DENSE_RUN, EARLY, Runs, Study
-from figures.stats.training import BLOCK, TrainingSlot, curve_of, layers_without_ranks
 
 #: How many points below dense, or below what was published, still count as comparable, and the seeds that takes.
 MARGIN = 2.0

@@ -16,11 +16,11 @@ from bench.core.cell import Arm
 from figures import frame
 from figures.arms import COMERA, DENSE
 from figures.frame import Records
+from figures.stats.curves import TrainingSlot, stages_of
 from figures.stats.searches import OWN, comparable, searched
 from figures.stats.seeds import with_sizes
 from figures.stats.sizes import equal_size
 from figures.stats.studies import Study, newest_probes, studies
-from figures.stats.training import TrainingSlot, stages_of
 from figures.trainings import RecordedTraining
 
 #: The experiments: of two stages, from scratch, and of simple models.

@@ -17,10 +17,10 @@ from bench.core.cell import Arm
 from figures import frame
 from figures.arms import by_arm, by_precision
 from figures.frame import Records
+from figures.stats.curves import stages_of
 from figures.stats.metric import LeadingMetric, Score
 from figures.stats.seeds import less
 from figures.stats.studies import SAME, Runs, comparable, newest_probes, outcome
-from figures.stats.training import stages_of
 from figures.text import one_line
 
 FP32 = "fp32"

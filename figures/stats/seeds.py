@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from figures.stats.curves import curve_of, metric_of, reached
 from figures.stats.metric import LeadingMetric, MetricValue, Score, difference, score
-from figures.stats.training import curve_of, metric_of, reached
 from figures.text import NOT_RECORDED, bounds, significant
 from figures.trainings import RecordedTraining
 

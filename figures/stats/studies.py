@@ -15,11 +15,11 @@ import pandas as pd
 from figures import frame
 from figures.arms import COMERA, DENSE
 from figures.frame import Records
+from figures.stats.curves import CurvePoint, TrainingSlot, curve_of, metric_of, slot_of, stages_of
 from figures.stats.metric import LeadingMetric, difference, score
 from figures.stats.seeds import ends_of, over_seeds, with_estimates, with_sizes
 from figures.stats.sizes import FULL_SIZE_PARAMETERS
 from figures.stats.time_values import PAPER_EXAMPLES
-from figures.stats.training import CurvePoint, TrainingSlot, curve_of, metric_of, slot_of, stages_of
 from figures.text import NOT_RECORDED, OLDER
 from figures.trainings import RecordedTraining
 

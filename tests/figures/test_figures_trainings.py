@@ -32,9 +32,9 @@ from comera.tensor_train import TTShape
 from figures import frame
 from figures.artifacts.formats import Formats, beside_probes, beside_smaller, matrices_ratio, select
 from figures.frame import each as frame_each
+from figures.stats.curves import metric_of
 from figures.stats.searches import against, are_sure, with_sure, worded
 from figures.stats.seeds import over_seeds, with_sizes
-from figures.stats.training import metric_of
 
 
 def early_line(*records: Record) -> pd.Series:

@@ -11,9 +11,9 @@ from figures.arms import DENSE
 from figures.columns import Format
 from figures.draw.style import nothing_drawn
 from figures.stats import pointer
+from figures.stats.curves import curves
 from figures.stats.metric import LeadingMetric, Score, score
 from figures.stats.studies import EXPERIMENT, PROBES, Runs, Study, studies
-from figures.stats.training import curves
 from figures.text import NOT_RECORDED
 
 #: What artifacts of the paper's training runs are made of.
