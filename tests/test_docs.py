@@ -75,7 +75,7 @@ def test_the_readme_s_first_part_is_a_screen_and_the_rest_another() -> None:
 
 
 def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
-    code, _, block_tensor_trains, between_wrappers, saving, fused = python_in("docs/library.md")
+    code, block_tensor_trains, _, between_wrappers, saving, fused = python_in("docs/library.md")
     names: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
