@@ -24,7 +24,7 @@ def folder(tmp_path_factory) -> Path:
     """Where all modules lie and all commands have run."""
     folder = tmp_path_factory.mktemp("extending")
     blocks = re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert [name for name, _ in blocks] == ["clicks.py", "weighed.py", "weights_table.py"]
+    assert [name for name, _ in blocks] == ["clicks.py", "reviews.py", "weighed.py", "weights_table.py"]
     for name, code in blocks:
         (folder / name).write_text(code, encoding="utf-8")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -48,9 +48,12 @@ def test_every_cell_is_recorded(folder) -> None:
     records = read_all(folder / "results" / "local")
     assert {record.status for record in records} == {"ok"}, [record.message for record in records]
     assert {record.measure for record in records} == {"run", "train", "check", "weighed"}
-    assert {record.experiment for record in records} == {"clicks", "clicks_trained", "clicks_checked", "weights"}
+    assert {record.experiment for record in records} == {
+        *("clicks", "clicks_trained", "clicks_checked", "weights", "reviews", "reviews_trained")
+    }
     trained = [record for record in records if record.measure == "train"]
-    assert all(0 < record.metrics["log_loss"] < 1 for record in trained)
+    assert all(0 < record.metrics["log_loss"] < 1 for record in trained if record.workload == "clicks")
+    assert all(40 < record.metrics["accuracy"] <= 100 for record in trained if record.workload == "reviews")
     assert all(record.samples["heaviest"] for record in records if record.measure == "weighed")
 
 
