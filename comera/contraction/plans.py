@@ -25,6 +25,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import torch
+
+from comera.compatibility.autocast import autocast_type
 from comera.tensor_train import TTShape
 
 #: First and last core of a segment, counted from 0.
@@ -32,6 +35,9 @@ Segment = tuple[int, int]
 
 #: Addresses this far apart share their low bits, by which a cache chooses the set.
 _PAGE_BYTES = 4096
+
+#: Bytes of a number of bfloat16 or float16.
+_HALF_BYTES = 2
 
 #: A core by its number, or two trees whose results are multiplied.
 Tree = int | tuple["Tree", "Tree"]
@@ -53,6 +59,7 @@ class Machine:
         overhead_s: of one operation, launch and bookkeeping.
         thin: the dimension at which a product reaches half of its arithmetic rate.
         aliasing: how many times slower such a result is written.
+        half_flops_per_s: of large products of two-byte numbers; None where they are no faster.
     """
 
     name: str
@@ -61,11 +68,13 @@ class Machine:
     overhead_s: float
     thin: float
     aliasing: float = 1.0
+    half_flops_per_s: float | None = None
 
     def seconds(self, product: Product, element_bytes: int) -> float:
         """Return the estimated time of one product."""
         stretch = math.prod(1 + self.thin / max(size, 1) for size in (product.rows, product.inner, product.columns))
-        arithmetic = product.flops * stretch / self.flops_per_s
+        rate = self.half_flops_per_s if self.half_flops_per_s and element_bytes <= _HALF_BYTES else self.flops_per_s
+        arithmetic = product.flops * stretch / rate
         moved = float(product.numbers * element_bytes)
         row_bytes = product.columns * element_bytes
         if product.rows > 1 and row_bytes % _PAGE_BYTES == 0:
@@ -77,8 +86,20 @@ class Machine:
 #: (``results/reference/contraction``); those of CUDA are estimates that no record supports yet.
 MACHINES = {
     "cpu": Machine("two CPU cores", 1.2e11, 2.0e10, 12e-6, 4.0, aliasing=3.0),
-    "cuda": Machine("H100, FP32", 5.0e13, 2.5e12, 6e-6, 32.0),
+    "cuda": Machine("H100", 5.0e13, 2.5e12, 6e-6, 32.0, half_flops_per_s=6.0e14),
 }
+
+
+def element_bytes_of(x: torch.Tensor) -> int:
+    """Return the bytes of a number in the products of ``x``: under autocast those of its type.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     element_bytes_of(torch.ones(2)), element_bytes_of(torch.ones(2, dtype=torch.float64))
+        (2, 8)
+    """
+    kind = autocast_type(x.device.type)
+    return x.element_size() if kind is None or x.dtype == torch.float64 else kind.itemsize
 
 
 def known_machine(machine: Machine | str) -> Machine:

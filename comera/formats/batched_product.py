@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from comera.compatibility.autocast import autocast_type
+
 #: The dimensions of a result, the one with the largest stride first.
 Order = tuple[int, int, int]
 
@@ -51,10 +53,9 @@ def batched_product(
         >>> product.transpose(0, 1).is_contiguous(), left.grad.stride() == left.stride()
         (True, True)
     """
-    device = left_GAK.device.type
-    is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)  # meta has no autocast
-    if is_cast and left_GAK.dtype != torch.float64:  # which autocast leaves as it is
-        kind = torch.get_autocast_dtype(device)  # autocast ends before backward: cast where autograd sees it
+    kind = autocast_type(left_GAK.device.type)
+    if kind is not None and left_GAK.dtype != torch.float64:  # which autocast leaves as it is
+        # autocast ends before backward: cast where autograd sees it
         left_GAK, right_GKC = left_GAK.to(kind), right_GKC.to(kind)
         bias_G1C = None if bias_G1C is None else bias_G1C.to(kind)
     product: torch.Tensor = _BatchedProduct.apply(left_GAK, right_GKC, bias_G1C, order)

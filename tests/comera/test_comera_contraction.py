@@ -90,6 +90,27 @@ def test_choices_that_arithmetic_forces(tokens, ranks, name, machine):
     assert plan_contraction(wide, tokens, machine).name == name
 
 
+def test_products_of_two_bytes_have_their_own_rate_where_the_machine_has_one():
+    product = Product("x", "w", "y", 4096, 4096, 4096)
+    assert MACHINES["cuda"].seconds(product, 4) > 8 * MACHINES["cuda"].seconds(product, 2)
+    assert MACHINES["cpu"].seconds(product, 4) < 2 * MACHINES["cpu"].seconds(product, 2)
+
+
+def test_a_layer_asks_for_a_plan_of_the_numbers_that_autocast_multiplies(monkeypatch):
+    asked = []
+
+    def plan(*arguments):
+        asked.append(arguments[-1])
+        return plan_contraction(*arguments)
+
+    monkeypatch.setattr("comera.layers.plan_contraction", plan)
+    layer, x = TTLinear(768, 768, ATTENTION.in_modes, ATTENTION.out_modes, 30), torch.zeros(4, 768)
+    layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(x)
+    assert asked == [4, 2]
+
+
 @pytest.mark.parametrize("leading", [(1,), (2, 3), (4, 1024)])
 def test_a_layer_runs_the_plan_for_its_number_of_tokens(leading):
     layer = TTLinear(768, 768, ATTENTION.in_modes, ATTENTION.out_modes, 30, bias=False)
