@@ -33,7 +33,7 @@ from bench.errors import Mistake
 SCHEMA_VERSION = 2
 
 #: Measures of the bench itself, in the order of reports; records of a plug-in's measure have another name here.
-MEASURES = ("run", "predict", "train", "plan", "allocator_peak", "check", "fp8", "kept", "probe")
+MEASURES = ("run", "predict", "train", "plan", "allocator_peak", "check", "fp8", "kept", "probe", "operations")
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 

@@ -37,7 +37,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+    shape_wrapper,
+)
 
 from bench.estimate.devices import Device
 from bench.estimate.memory import (
@@ -198,6 +204,13 @@ _COUNTED: dict[Any, Any] = {
 #: The flop counter takes apart what it has no formula for, where it can. These have kernels of their own, which hold
 #: less than their parts do; a formula that gives nothing leaves them whole, so that memory can be traced beside it.
 _COUNTED |= {operation: lambda *_, **__: 0 for operation in (aten.silu_backward.default, aten.mish_backward.default)}
+
+
+def flops_of(func: Any, given: Mapping[str, Any], result: Any) -> int:
+    """Return the FLOPs of one operation by the flop counter's formulas; 0 where it has none."""
+    own = _COUNTED.get(func.overloadpacket)
+    formula = flop_registry.get(func.overloadpacket) if own is None else shape_wrapper(own)
+    return 0 if formula is None else int(formula(*given.values(), out_val=result))
 
 
 class TrafficMeter(Operations):

@@ -59,7 +59,7 @@ _LEFT_OUT |= {"step_time_median_ms"}
 
 
 #: Measures whose experiments have one workload, so that a batch and data can be given.
-_BY_BATCH = ("run", "predict", "train", "allocator_peak", "kept")
+_BY_BATCH = ("run", "predict", "train", "allocator_peak", "kept", "operations")
 
 
 class PredictionsError(InputError):
