@@ -20,7 +20,7 @@ from comera.compatibility.dense_weight import weight_of
 from comera.compatibility.distributed import refuse_distributed, whole
 from comera.compatibility.optimizer_states import check_states, warn_of_uncut_states
 from comera.contraction.joint_merging import compiled_halves, jointly_merged, jointly_merged_halves
-from comera.contraction.merging import merge_cores, two_half_linear
+from comera.contraction.merging import merge_cores, two_half_linear, without_autocast
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import element_bytes_of, plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
@@ -333,15 +333,17 @@ class TTLinear(TensorTrainLayer):
         if not self.shape.parameter_count and self.bias is not None:
             return self._bias_alone(input, self.bias)
         if self.fp8 is not None:
-            return thin_linear(input, *self.halves(), self.bias, self.fp8)
+            with without_autocast(input.device.type):  # halves are rounded once, to FP8
+                halves = self.halves()
+            return thin_linear(input, *halves, self.bias, self.fp8)
         if torch.compiler.is_compiling():  # one code for any number of tokens
             if halves := compiled_halves(self):
                 return two_half_linear(input, *halves, self.bias)
             [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
             return two_half_linear(input, *halves, self.bias)
         if joint := jointly_merged(self, input):
-            halves, product = joint
-            return two_half_linear(input, *halves, self.bias, product)
+            halves, bias, product = joint
+            return two_half_linear(input, *halves, bias, product)
         tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
         plan = plan_contraction(self.shape, max(tokens, 1), machine, element_bytes_of(input))
         return tt_linear(input, self._packed, self.diagonals, plan, self.bias, self.threshold)

@@ -27,6 +27,7 @@ from torch import nn
 from comera.compatibility.arguments import check_module, check_number, check_scalar
 from comera.compatibility.distributed import whole
 from comera.compatibility.optimizer_states import held_by, living_optimizers
+from comera.contraction.joint_merging import take_entries
 from comera.layers import TensorTrainLayer
 from comera.modes import check_whole
 from comera.rank_control import chain_size
@@ -84,6 +85,7 @@ class _Surrogate(torch.autograd.Function):
 
     ``bond_of_entry`` numbers the bond of every diagonal entry; the number after the last bond stands for the ends of
     the chains, whose norm is 1. One function of a few operations, since the sum is small beside its bookkeeping.
+    ``entries`` are the values; the gradient goes to ``diagonals``, which are the same in parts.
     """
 
     @staticmethod
@@ -94,9 +96,9 @@ class _Surrogate(torch.autograd.Function):
         before: torch.Tensor,
         behind: torch.Tensor,
         fractions: torch.Tensor,
+        entries: torch.Tensor,
         *diagonals: torch.Tensor,
     ) -> torch.Tensor:
-        entries = torch.cat(diagonals)
         norms = entries.new_zeros(bonds + 1).index_add_(0, bond_of_entry, entries.abs())
         norms[-1:].fill_(1)  # an assignment would copy the number from the CPU, which no capture allows
         weighted, following = fractions * norms[before], norms[behind]
@@ -110,7 +112,7 @@ class _Surrogate(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         [slopes] = ctx.saved_tensors
-        return None, None, None, None, None, *(gradient * slopes).split(ctx.lengths)
+        return None, None, None, None, None, None, *(gradient * slopes).split(ctx.lengths)
 
 
 class ModelSize:
@@ -157,7 +159,18 @@ class ModelSize:
         """Return Ŝ(D), with a gradient; 1 at full ranks while every entry is 1."""
         self._index_bonds()
         indexed = (self._bond_of_entry, self._bonds, self._before, self._behind, self._fractions)
-        return _Surrogate.apply(*indexed, *self._gathered("diagonals"))
+        return _Surrogate.apply(*indexed, self.entries().detach(), *self._joined_diagonals())
+
+    def _joined_diagonals(self) -> list[torch.Tensor]:
+        """Return the diagonals of all layers; those that were merged together in one vector, if it is still theirs."""
+        joined: list[torch.Tensor] = []
+        place = 0
+        while place < len(self.layers):
+            taken = None if torch.compiler.is_compiling() else take_entries(self.layers[place:])
+            entries, count = taken or (whole(self.layers[place].diagonals), 1)
+            joined.append(entries)
+            place += count
+        return joined
 
     def exact(self) -> torch.Tensor:
         """Return S(D), without a gradient: 1 at full ranks; a chain with an entirely dead bond counts as 0."""

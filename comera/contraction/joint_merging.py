@@ -30,12 +30,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from comera.contraction.merging import merge_cores
+from comera.contraction.merging import autocast_type, cast_together, merge_cores, merge_with_entries
 from comera.contraction.shared_input import stacked_products
 from comera.recomputing import Notes, StandIn
 from comera.tensor_train import TTShape
@@ -52,6 +53,7 @@ class Layer(Protocol):
     shape: TTShape
     threshold: float
     packed_cores: nn.Parameter
+    bias: nn.Parameter | None
     _parameters: dict[str, nn.Parameter | None]
     _forward_pre_hooks: Any
 
@@ -73,21 +75,27 @@ class _Merged(NamedTuple):
 def _source(layer: Layer) -> tuple[Any, ...]:
     """Return the values that the halves of a layer depend on; while they are equal, merging gives the same halves."""
     packed, diagonals = layer.packed_cores, layer.diagonals
-    places = (id(packed), _address(packed), packed._version, id(diagonals), _address(diagonals), diagonals._version)
-    return (*places, layer.shape, layer.threshold, packed.requires_grad, diagonals.requires_grad)
+    settings = layer.shape, layer.threshold, autocast_type(packed.device.type)
+    return (*_state(packed), *_state(diagonals), *settings)
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return 0 if isinstance(tensor, FakeTensor) else tensor.data_ptr()
+def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what differs once a tensor is another one or has been written to."""
+    address = 0 if isinstance(tensor, FakeTensor) else tensor.data_ptr()
+    return id(tensor), address, tensor._version, tensor.requires_grad
 
 
 def _can_be_merged_jointly(layer: Layer) -> bool:
     tensors = (layer.packed_cores, layer.diagonals)
+    return layer.shape.parameter_count > 0 and all(_is_plain(layer, tensor) for tensor in tensors)
+
+
+def _is_plain(layer: Layer, tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a parameter of the layer that lies where the layer will find it."""
     # Pruning and parametrization replace a parameter by a tensor made anew when the layer runs.
-    registered = {id(parameter) for parameter in layer._parameters.values()}
-    plain = all(type(tensor) in _PLAIN and id(tensor) in registered and not tensor.is_inference() for tensor in tensors)
+    registered = any(tensor is parameter for parameter in layer._parameters.values())
     # Offloaded parameters are on the meta device until their layer runs.
-    return plain and not layer.packed_cores.is_meta and layer.shape.parameter_count > 0
+    return type(tensor) in _PLAIN and registered and not tensor.is_inference() and not tensor.is_meta
 
 
 def _mode() -> tuple[Any, ...]:
@@ -113,22 +121,35 @@ class _Call:
     def __init__(self, layers: Iterable[Layer], siblings: Siblings) -> None:
         self.layers = dict.fromkeys(layers)  # a set with an order: that of merging must be the same in every run
         self.siblings, self.mode = siblings, _mode()
-        self._merged: dict[Layer, _Merged] | None = None
+        self._merged: dict[torch.dtype | None, dict[Layer, _Merged]] = {}  # by the type of autocast
+        self._biases: dict[torch.dtype, dict[Layer, tuple[torch.Tensor, tuple[Any, ...]]]] = {}
         self._shared: _Shared | None = None
 
     def halves(self, layer: Layer) -> Halves | None:
         """Return the halves of a layer, if they were merged jointly and are still those of its parameters."""
-        if self._merged is None:
-            self._merged = _merge_jointly(self.layers)
-        found = self._merged.get(layer)
+        kind = autocast_type(layer.packed_cores.device.type)
+        if kind not in self._merged:
+            self._merged[kind] = _merge_jointly(self.layers)
+        found = self._merged[kind].get(layer)
         return found.halves if found is not None and found.source == _source(layer) else None
+
+    def bias(self, layer: Layer) -> torch.Tensor | None:
+        """Return the bias of a layer with halves of this call, under autocast in its type, cast with those of all."""
+        bias = layer.bias
+        kind = None if bias is None else autocast_type(bias.device.type)
+        if bias is None or kind is None:
+            return bias
+        if kind not in self._biases:
+            self._biases[kind] = _cast_jointly(self.layers, kind)
+        cast, state = self._biases[kind].get(layer, (bias, None))
+        return cast if state == _state(bias) else bias
 
     def product(self, layer: Layer, x: torch.Tensor) -> torch.Tensor | None:
         """Return the first product of a layer with halves of this call, formed with its siblings'; None without."""
         siblings, device = self.siblings.get(layer), x.device.type
         if siblings is None or type(x) not in _PLAIN or x.is_inference():
             return None
-        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        autocast = autocast_type(device)
         shared = self._shared
         if shared is None or shared.input is not x or (shared.version, shared.autocast) != (x._version, autocast):
             shared = None
@@ -153,9 +174,43 @@ def _merge_jointly(layers: Iterable[Layer]) -> dict[Layer, _Merged]:
     for equal in together.values():
         shapes = [layer.shape for layer in equal]
         cores, entries = [layer.packed_cores for layer in equal], [layer.diagonals for layer in equal]
-        halves = merge_cores(cores, entries, shapes, equal[0].threshold)
+        halves, in_one = merge_with_entries(cores, entries, shapes, equal[0].threshold)
         merged |= {layer: _Merged(pair, _source(layer)) for layer, pair in zip(equal, halves, strict=True)}
+        if in_one is not None and in_one.requires_grad:
+            _last_entries[equal[0]] = in_one, [_state(layer.diagonals) for layer in equal]
     return merged
+
+
+def _cast_jointly(layers: Iterable[Layer], kind: torch.dtype) -> dict[Layer, tuple[torch.Tensor, tuple[Any, ...]]]:
+    """Return the biases of layers that autocast would cast, all of them in its type, with their states."""
+    together: dict[tuple[Any, ...], list[tuple[Layer, nn.Parameter]]] = {}
+    for layer in layers:
+        bias = layer.bias
+        if bias is not None and _is_plain(layer, bias) and bias.dtype not in (kind, torch.float64):
+            together.setdefault((bias.device, bias.dtype, bias.requires_grad), []).append((layer, bias))
+    cast: dict[Layer, tuple[torch.Tensor, tuple[Any, ...]]] = {}
+    for equal in together.values():
+        vectors = cast_together([bias for _, bias in equal], kind)
+        cast |= {layer: (vector, _state(bias)) for (layer, bias), vector in zip(equal, vectors, strict=True)}
+    return cast
+
+
+#: The entries of the layers that were last merged together, by the first of these, and the states of their diagonals.
+_last_entries: WeakKeyDictionary[Any, tuple[torch.Tensor, list[tuple[Any, ...]]]] = WeakKeyDictionary()
+
+
+def take_entries(layers: Sequence[Any]) -> tuple[torch.Tensor, int] | None:
+    """Return the entries of the first layers of these, as the last call merged them, and how many layers these are.
+
+    A function of them has its gradient added to those of all diagonals at once, where each diagonal would take an
+    operation. They are given once, and only while gradients are formed and nothing has changed since the call.
+    """
+    found = _last_entries.pop(layers[0], None) if torch.is_grad_enabled() else None
+    if found is None or torch._C._are_functorch_transforms_active():
+        return None
+    entries, states = found
+    same = [_state(layer.diagonals) for layer in layers[: len(states)]] == states
+    return (entries, len(states)) if same else None
 
 
 class _Calls(threading.local):
@@ -182,11 +237,11 @@ def jointly_merged_halves(layer: Layer) -> Halves | None:
     return None if call is None else call.halves(layer)
 
 
-def jointly_merged(layer: Layer, x: torch.Tensor) -> tuple[Halves, torch.Tensor | None] | None:
-    """Return :func:`jointly_merged_halves`, with the first product, (R, T), for a shared input; else None."""
+def jointly_merged(layer: Layer, x: torch.Tensor) -> tuple[Halves, torch.Tensor | None, torch.Tensor | None] | None:
+    """Return :func:`jointly_merged_halves`, the bias, and for a shared input the first product, (R, T); else None."""
     call = _call_of(layer)
     halves = None if call is None else call.halves(layer)
-    return None if call is None or halves is None else (halves, call.product(layer, x))
+    return None if call is None or halves is None else (halves, call.bias(layer), call.product(layer, x))
 
 
 class _Traced(NamedTuple):

@@ -24,8 +24,10 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -36,83 +38,123 @@ from comera.tensor_train import TTShape, packed_axes
 
 
 @dataclass(frozen=True)
-class _Side:
-    """The left or the right halves of the layers of one shape; tuples run from the middle of the chain to its end."""
+class _Half:
+    """The left or the right half of a layer; tuples run from the middle of the chain to its end."""
 
-    group: int
+    layer: int
     cores: tuple[int, ...]
     #: The bond on the inner side of each core, whose diagonal scales it. The middle bond scales the right half.
     bonds: tuple[int | None, ...]
-    #: Places of the halves among the results, and their rows in the batch.
-    results: tuple[int, ...]
-    rows: slice
 
 
 @dataclass(frozen=True)
 class _HalfBatch:
-    """Halves of one shape, merged together: per core (O, I, mode), from the middle to the end."""
+    """Halves of one shape, merged together: per core (O, I, mode), from the middle to the end.
+
+    Left halves come first: no diagonal scales their core in the middle.
+    """
 
     core_shapes: tuple[tuple[int, ...], ...]
-    sides: tuple[_Side, ...]
+    halves: tuple[_Half, ...]
+    lefts: int
 
     @property
     def half_shape(self) -> tuple[int, int]:
         """Return the shape of a merged half: middle rank, product of its modes."""
         return self.core_shapes[0][1], math.prod([mode for _, _, mode in self.core_shapes])
 
+    def unscaled(self, place: int) -> int:
+        """Return how many halves have a core at a place that no diagonal scales."""
+        return 0 if place else self.lefts
+
+
+@dataclass(frozen=True)
+class _MergePlan:
+    """The batches of the halves of some layers, and where gradients of their cores and bonds lie among those of all.
+
+    Batch by batch and place by place, halves have a core each and most a bond. ``core_places`` and ``bond_places`` give
+    the number in that order of each layer's cores and bonds, in the order of the layers.
+    """
+
+    batches: tuple[_HalfBatch, ...]
+    core_places: tuple[int, ...]
+    bond_places: tuple[int, ...]
+    bond_order: tuple[int, ...]  # the inverse of bond_places
+    bond_ranks: tuple[int, ...]  # of the bonds in that order
+
 
 @lru_cache(maxsize=256)
-def _plan(shapes: tuple[TTShape, ...]) -> tuple[dict[TTShape, list[int]], list[_HalfBatch]]:
-    """Group layers by equal shape (places in ``shapes``), and halves of layers likewise."""
-    groups: dict[TTShape, list[int]] = {}
+def _plan(shapes: tuple[TTShape, ...]) -> _MergePlan:
+    """Group the halves of layers by equal shape."""
+    together: dict[tuple[tuple[int, ...], ...], tuple[list[_Half], list[_Half]]] = {}
     for layer, shape in enumerate(shapes):
-        groups.setdefault(shape, []).append(layer)
-    batches: dict[tuple[tuple[int, ...], ...], list[_Side]] = {}
-    for number, (shape, layers) in enumerate(groups.items()):
         left, right = tuple(reversed(range(shape.half))), tuple(range(shape.half, 2 * shape.half))
         left_bonds, right_bonds = (None, *left[1:]), tuple(core - 1 for core in right)
-        for cores, bonds, offset in ((left, left_bonds, 0), (right, right_bonds, len(shapes))):
+        for side, (cores, bonds) in enumerate(((left, left_bonds), (right, right_bonds))):
             axes = packed_axes(shape, cores[0])
-            sides = batches.setdefault(tuple(tuple(shape.core_shapes[i][axis] for axis in axes) for i in cores), [])
-            start = sides[-1].rows.stop if sides else 0
-            rows = slice(start, start + len(layers))
-            sides.append(_Side(number, cores, bonds, tuple(offset + layer for layer in layers), rows))
-    return groups, [_HalfBatch(core_shapes, tuple(sides)) for core_shapes, sides in batches.items()]
+            key = tuple(tuple(shape.core_shapes[core][axis] for axis in axes) for core in cores)
+            together.setdefault(key, ([], []))[side].append(_Half(layer, cores, bonds))
+    batches = tuple(_HalfBatch(key, (*lefts, *rights), len(lefts)) for key, (lefts, rights) in together.items())
+    core_numbers: dict[tuple[int, int], int] = {}  # by layer and place in the chain
+    bond_numbers: dict[tuple[int, int], int] = {}
+    for batch in batches:
+        for place in range(len(batch.core_shapes)):
+            for half in batch.halves:
+                core_numbers[half.layer, half.cores[place]] = len(core_numbers)
+                if (scaling := half.bonds[place]) is not None:
+                    bond_numbers[half.layer, scaling] = len(bond_numbers)
+    by_layer = {key: number for number, key in enumerate(sorted(bond_numbers))}
+    return _MergePlan(
+        batches,
+        core_places=tuple(core_numbers[key] for key in sorted(core_numbers)),
+        bond_places=tuple(bond_numbers[key] for key in sorted(bond_numbers)),
+        bond_order=tuple(by_layer[key] for key in bond_numbers),
+        bond_ranks=tuple(shapes[layer].ranks[bond] for layer, bond in bond_numbers),
+    )
 
 
-class _Chains:
-    """Packed cores and diagonals, or their gradients: a matrix for each shape, one row per layer."""
+def _bonds(shapes: tuple[TTShape, ...], effective: torch.Tensor) -> torch.Tensor:
+    """Return the entries of all bonds, layer by layer, in the order of a plan's batches."""
+    each = effective.split([rank for shape in shapes for rank in shape.ranks])
+    return torch.cat([each[number] for number in _plan(shapes).bond_order])
 
-    def __init__(
-        self, shapes: Iterable[TTShape], packed: Sequence[torch.Tensor], diagonals: Sequence[torch.Tensor]
-    ) -> None:
-        self.cores, self.bonds = [], []
-        for shape, packed_LP, diagonals_LK in zip(shapes, packed, diagonals, strict=True):
-            self.cores.append(packed_LP.split(shape.core_sizes, dim=1))
-            self.bonds.append(diagonals_LK.split(shape.ranks, dim=1))
 
-    def core(self, side: _Side, place: int, core_shape: Sequence[int]) -> torch.Tensor:
-        """Return one core of every half of a side: (L, O, I, mode)."""
-        return self.cores[side.group][side.cores[place]].view(len(side.results), *core_shape)
+def _scales(batches: Iterable[_HalfBatch], bonds: torch.Tensor) -> list[list[torch.Tensor | None]]:
+    """Return, for each batch and place, the diagonals (L, 1, I, 1) of the cores that some scale; None without any."""
+    rows = [
+        (len(batch.halves) - batch.unscaled(place), core_shape[1])
+        for batch in batches
+        for place, core_shape in enumerate(batch.core_shapes)
+    ]
+    parts = zip(rows, bonds.split([count * rank for count, rank in rows]), strict=True)
+    return [
+        [
+            part.view(count, 1, rank, 1) if count else None
+            for (count, rank), part in islice(parts, len(batch.halves[0].cores))
+        ]
+        for batch in batches
+    ]
 
-    def bond(self, side: _Side, place: int) -> torch.Tensor | None:
-        """Return the diagonals that scale it, (L, I), if any do."""
-        bond = side.bonds[place]
-        return None if bond is None else self.bonds[side.group][bond]
 
-    def scaled_cores(self, batch: _HalfBatch) -> list[torch.Tensor]:
-        """Return the scaled cores of a batch of halves, (L, O, I, mode) each; never the cores themselves.
+def _scaled_cores(
+    batch: _HalfBatch, cores: Sequence[Sequence[torch.Tensor]], scales: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor]:
+    """Return the scaled cores of a batch of halves, (L, O, I, mode) each; never the cores themselves.
 
-        Autograd would refuse a backward pass after a change of the parameters, if it were given views of them.
-        """
-        scaled = []
-        for place, core_shape in enumerate(batch.core_shapes):
-            parts = []
-            for side in batch.sides:
-                core_LOIm, bond_LI = self.core(side, place, core_shape), self.bond(side, place)
-                parts.append(core_LOIm if bond_LI is None else core_LOIm * bond_LI[:, None, :, None])
-            scaled.append(torch.cat(parts))
-        return scaled
+    Autograd would refuse a backward pass after a change of the parameters, if it were given views of them.
+    """
+    scaled = []
+    for place, core_shape in enumerate(batch.core_shapes):
+        scale, parts = scales[place], [cores[half.layer][half.cores[place]] for half in batch.halves]
+        if len(parts) == 1:
+            core = parts[0].view(1, *core_shape)
+            scaled.append(core.clone() if scale is None else core * scale)
+        else:
+            core = torch.cat(parts).view(len(parts), *core_shape)
+            if scale is not None:
+                core[batch.unscaled(place) :].mul_(scale)
+            scaled.append(core)
+    return scaled
 
 
 def _merge(scaled: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -146,103 +188,107 @@ def _gradients(
 
 
 def _merge_batches(
-    shapes: tuple[TTShape, ...], threshold: float, parameters: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Return left then right halves, layer by layer; effective diagonals; scaled cores and partial products.
+    shapes: tuple[TTShape, ...], threshold: float, kind: torch.dtype | None, parameters: tuple[torch.Tensor, ...]
+) -> tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
+    """Return left then right halves, layer by layer; the entries; what backward needs: bonds, cores, partial products.
 
     Args:
+        kind: type of the halves; None: that of the parameters.
         parameters: L packed core vectors, then L diagonal vectors.
     """
-    packed, diagonals = parameters[: len(shapes)], parameters[len(shapes) :]
-    groups, batches = _plan(shapes)
-    effective = [effective_diagonals(rows, threshold) for rows in _rows(groups, diagonals)]
-    chains = _Chains(groups, _rows(groups, packed), effective)
-    results, kept = list(parameters), []
-    for batch in batches:
-        scaled = chains.scaled_cores(batch)
+    count = len(shapes)
+    batches, entries = _plan(shapes).batches, torch.cat(parameters[count:])
+    bonds = _bonds(shapes, effective_diagonals(entries, threshold))
+    cores = [vector.split(shape.core_sizes) for vector, shape in zip(parameters, shapes, strict=False)]
+    results, kept = list(parameters), [bonds]
+    for batch, scales in zip(batches, _scales(batches, bonds), strict=True):
+        scaled = _scaled_cores(batch, cores, scales)
         partials = _merge(scaled)
         kept += [*scaled, *partials[1:-1]]  # the first partial product is the end core
-        places = [place for side in batch.sides for place in side.results]
-        for place, half_RW in zip(places, partials[-1].unbind(), strict=True):
-            results[place] = half_RW
-    return results, effective, kept
+        merged = partials[-1] if kind is None else partials[-1].to(kind)
+        for number, (half, half_RW) in enumerate(zip(batch.halves, merged.unbind(), strict=True)):
+            results[half.layer if number < batch.lefts else count + half.layer] = half_RW
+    return results, entries, kept
 
 
 class _MergeCores(torch.autograd.Function):
     """Merge the cores of L layers into their left and right halves.
 
     Inputs after the settings: L packed core vectors, then L diagonal vectors. Outputs: L times ``left_RN``, then L
-    times ``right_RM``. Saved for backward: the scaled cores and the partial products short of the halves.
+    times ``right_RM``, then the entries of all diagonals in one vector. Saved for backward: the scaled cores and the
+    partial products short of the halves.
 
     A layer that took no part in the loss gets no gradient, and layers of independent losses are independent: backward
-    may run once for each.
+    may run once for each. What depends on the vector of entries adds its gradient to all diagonals at once.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, shapes: tuple[TTShape, ...], threshold: float, *parameters: torch.Tensor
+        ctx: Any, shapes: tuple[TTShape, ...], threshold: float, kind: torch.dtype | None, *parameters: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        results, effective, kept = _merge_batches(shapes, threshold, parameters)
-        ctx.shapes = shapes
+        results, entries, kept = _merge_batches(shapes, threshold, kind, parameters)
+        ctx.shapes, ctx.threshold = shapes, threshold
         ctx.kept_for_others = None
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*effective, *kept)
-        return tuple(results)
+        ctx.save_for_backward(*kept)
+        return *results, entries
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        *of_halves, of_entries = gradients
+        count, lengths = len(ctx.shapes), [sum(shape.ranks) for shape in ctx.shapes]
+        results: list[torch.Tensor | None] = [None] * (2 * count)
+        if of_entries is not None:
+            results[count:] = of_entries.split(lengths)
+        if all(gradient is None for gradient in of_halves):
+            return None, None, None, *results
         saved = ctx.kept_for_others or ctx.saved_tensors
-        if any(gradient is None for gradient in gradients):
+        if any(gradient is None for gradient in of_halves):
             ctx.kept_for_others = saved  # autograd frees its own hold on them after this pass, another may follow
-        groups, batches = _plan(ctx.shapes)
-        effective, kept = saved[: len(groups)], iter(saved[len(groups) :])
-        bonds = [rows.split(shape.ranks, dim=1) for shape, rows in zip(groups, effective, strict=True)]
-        packed_grads = [
-            rows.new_empty(len(rows), shape.parameter_count) for shape, rows in zip(groups, effective, strict=True)
-        ]
-        bond_grads = [rows.new_empty(rows.shape) for rows in effective]
-        targets = _Chains(groups, packed_grads, bond_grads)
-        for batch in batches:
+        plan = _plan(ctx.shapes)
+        bonds, kept = saved[0], iter(saved[1:])
+        core_grads: list[torch.Tensor] = []
+        bond_products: list[torch.Tensor] = []
+        for batch, scales in zip(plan.batches, _scales(plan.batches, bonds), strict=True):
             scaled = [next(kept) for _ in batch.core_shapes]
             partials = [scaled[-1].flatten(1, 2), *(next(kept) for _ in scaled[2:])] if len(scaled) > 1 else []
-            missing = effective[0].new_zeros(()).expand(batch.half_shape)
-            of_batch = [gradients[place] for side in batch.sides for place in side.results]
-            grad_LRW = torch.stack([missing if grad is None else grad for grad in of_batch])
-            core_grads, bond_products = _gradients(grad_LRW.to(effective[0].dtype), scaled, partials)
-            for place, core_shape in enumerate(batch.core_shapes):
-                for side in batch.sides:
-                    grad_LOIm, target = core_grads[place][side.rows], targets.core(side, place, core_shape)
-                    bond = side.bonds[place]
-                    if bond is None:
-                        target.copy_(grad_LOIm)
-                    else:
-                        bond_LI = bonds[side.group][bond]
-                        _write(target, torch.mul, grad_LOIm, bond_LI[:, None, :, None])
-                        _write(targets.bonds[side.group][bond], torch.div, bond_products[place][side.rows], bond_LI)
-        count = len(ctx.shapes)
-        took_part = [gradients[layer] is not None or gradients[count + layer] is not None for layer in range(count)]
-        results: list[torch.Tensor | None] = [None] * len(gradients)
-        for layers, packed_LP, bonds_LK, rows in zip(groups.values(), packed_grads, bond_grads, effective, strict=True):
-            # A dead entry passes no gradient to itself.
-            diagonals_LK = torch.where(rows != 0, bonds_LK, 0)
-            for layer, core_grad, bond_grad in zip(layers, packed_LP.unbind(), diagonals_LK.unbind(), strict=True):
-                if took_part[layer]:
-                    results[layer], results[count + layer] = core_grad, bond_grad
-        return None, None, *results
+            rows = [half.layer + count * (number >= batch.lefts) for number, half in enumerate(batch.halves)]
+            grad_LRW = _stacked([of_halves[row] for row in rows], batch.half_shape, bonds)
+            with without_autocast(bonds.device.type):
+                of_cores, products = _gradients(grad_LRW, scaled, partials)
+            for place, (grad_LOIm, scale, product_LI) in enumerate(zip(of_cores, scales, products, strict=True)):
+                bare = batch.unscaled(place)
+                core_grads += grad_LOIm[:bare].flatten(1).unbind()
+                if scale is not None:
+                    core_grads += (grad_LOIm[bare:] * scale).flatten(1).unbind()
+                    bond_products.append(product_LI[bare:].flatten())
+        packed = torch.cat([core_grads[place] for place in plan.core_places])
+        # A dead entry passes no gradient to itself.
+        of_bonds = torch.ops.aten.hardshrink_backward(torch.cat(bond_products) / bonds, bonds, ctx.threshold)
+        by_bond = of_bonds.split(plan.bond_ranks)
+        diagonals = torch.cat([by_bond[place] for place in plan.bond_places])
+        if of_entries is not None:
+            diagonals = diagonals + of_entries
+        parts = packed.split([shape.parameter_count for shape in ctx.shapes]), diagonals.split(lengths)
+        for layer, (of_packed, of_diagonals) in enumerate(zip(*parts, strict=True)):
+            took_part = of_halves[layer] is not None or of_halves[count + layer] is not None
+            if took_part:
+                results[layer] = of_packed
+            if took_part or of_entries is not None:
+                results[count + layer] = of_diagonals
+        return None, None, None, *results
 
 
-def _write(target: torch.Tensor, operation: Any, *operands: torch.Tensor) -> None:
-    """Write an elementwise result into a tensor; the compiler takes no ``out`` that is not contiguous."""
-    if torch.compiler.is_compiling():
-        target.copy_(operation(*operands))
+def _stacked(gradients: Sequence[torch.Tensor | None], half_shape: tuple[int, int], like: torch.Tensor) -> torch.Tensor:
+    """Return gradients of halves as one tensor (L, R, W) in the type of ``like``, zeros for missing ones."""
+    there = [gradient for gradient in gradients if gradient is not None]
+    if len(gradients) == 1:
+        stacked = there[0].unsqueeze(0) if there else like.new_zeros(1, *half_shape)
     else:
-        operation(*operands, out=target)
-
-
-def _rows(groups: dict[TTShape, list[int]], vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the vectors of each group as the rows of a matrix."""
-    return [torch.stack([vectors[layer] for layer in layers]) for layers in groups.values()]
+        missing = (there or [like])[0].new_zeros(()).expand(half_shape)
+        stacked = torch.stack([missing if gradient is None else gradient for gradient in gradients])
+    return stacked.to(like.dtype).contiguous()
 
 
 def merge_cores(
@@ -253,8 +299,8 @@ def merge_cores(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Merge the cores of one or more layers into the two halves each; halves of one shape are merged in one batch.
 
-    Merging happens in the type of the rank-control entries, under autocast too; what multiplies with the halves casts
-    them.
+    Merging happens in the type of the rank-control entries, under autocast too. There the halves are then cast
+    together to the type of autocast, which is that of the products with them.
 
     Args:
         packed: per layer all cores in one vector, see :func:`comera.tensor_train.pack_cores`; all of one type, on one
@@ -272,14 +318,69 @@ def merge_cores(
         >>> left.shape, right.shape
         (torch.Size([2, 4]), torch.Size([2, 6]))
     """
+    return merge_with_entries(packed, diagonals, shapes, threshold)[0]
+
+
+def merge_with_entries(
+    packed: Sequence[torch.Tensor],
+    diagonals: Sequence[torch.Tensor],
+    shapes: Sequence[TTShape],
+    threshold: float = THRESHOLD,
+) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor | None]:
+    """Return the halves of :func:`merge_cores`, and the rank-control entries of all layers in one vector.
+
+    A function of that vector adds its gradient to those of all diagonals by one operation. None without gradients.
+    """
     device = packed[0].device.type
     packed = [cores.to(entries.dtype) for cores, entries in zip(packed, diagonals, strict=True)]
-    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
+    kind = None if torch.compiler.is_compiling() or packed[0].dtype == torch.float64 else autocast_type(device)
+    given = (tuple(shapes), threshold, kind)
+    with without_autocast(device):
         if torch.compiler.is_compiling() and not torch.is_grad_enabled():  # PyTorch 2.11 mixes the arguments up there
-            halves = _merge_batches(tuple(shapes), threshold, (*packed, *diagonals))[0]
+            halves, entries = _merge_batches(*given, (*packed, *diagonals))[0], None
         else:
-            halves = _MergeCores.apply(tuple(shapes), threshold, *packed, *diagonals)
-    return list(zip(halves[: len(packed)], halves[len(packed) :], strict=True))
+            *halves, entries = _MergeCores.apply(*given, *packed, *diagonals)
+    return list(zip(halves[: len(packed)], halves[len(packed) :], strict=True)), entries
+
+
+class _CastTogether(torch.autograd.Function):
+    """Vectors in another type, cast in one operation each way; one that took no part in the loss has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: torch.dtype, *vectors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.given = vectors[0].dtype
+        return torch.cat(vectors).to(kind).split([len(vector) for vector in vectors])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        there = [gradient for gradient in gradients if gradient is not None]
+        cast = iter(torch.cat(there).to(ctx.given).split([len(gradient) for gradient in there]) if there else ())
+        return None, *(None if gradient is None else next(cast) for gradient in gradients)
+
+
+def cast_together(vectors: Sequence[torch.Tensor], kind: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Return vectors (K_i,) of one type and device in the type ``kind``, with gradients in their own type.
+
+    >>> [half.dtype for half in cast_together([torch.ones(2), torch.ones(3)], torch.bfloat16)]
+    [torch.bfloat16, torch.bfloat16]
+    """
+    return _CastTogether.apply(kind, *vectors)
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Turn autocast off, so that merging is in the type of the parameters wherever forward or backward is called."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+
+
+def autocast_type(device: str) -> torch.dtype | None:
+    """Return the type that autocast multiplies in on a kind of device; None where it is off.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     autocast_type("cpu")
+    torch.bfloat16
+    """
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 #: Middle ranks from this on are faster with the rank as the outer dimension of z.

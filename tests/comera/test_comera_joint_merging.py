@@ -8,7 +8,7 @@ from torch import nn
 
 from comera import TT, TTLinear, tensorize
 from comera.contraction import joint_merging
-from comera.contraction.merging import merge_cores
+from comera.contraction.merging import merge_cores, merge_with_entries
 
 
 class Net(nn.Module):
@@ -96,9 +96,10 @@ def test_layers_are_merged_in_the_order_of_the_model_in_every_run(monkeypatch):
     orders = []
     monkeypatch.setattr(
         joint_merging,
-        "merge_cores",
+        "merge_with_entries",
         lambda cores, entries, shapes, threshold: (
-            orders.append([shape.out_features for shape in shapes]) or merge_cores(cores, entries, shapes, threshold)
+            orders.append([shape.out_features for shape in shapes])
+            or merge_with_entries(cores, entries, shapes, threshold)
         ),
     )
     model(torch.ones(1, 6))
