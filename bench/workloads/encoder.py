@@ -29,6 +29,7 @@ from bench.data.nli import find_corpus
 from bench.data.wordpiece import PADDING_ID, PairTokenizer, find_vocabulary
 from bench.protocol import Batch, Data, Evaluation, Gated, Metric, Role, Words
 from bench.workloads.base import BaseWorkload, check_batch_size
+from comera.contraction.merging import autocast_type
 from comera.dropout import Dropout
 
 #: An epoch in Figs. 1, 7 and 12 is the paper's, all of MNLI, whatever data is at hand.
@@ -140,6 +141,17 @@ class Block(nn.Module):
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
+def additive_mask(mask: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Return a mask as numbers to add to scores, 0 where it is True, else -inf: once for all blocks.
+
+    ``scaled_dot_product_attention`` would make the same numbers anew in each.
+
+    >>> additive_mask(torch.tensor([True, False]), torch.bfloat16)
+    tensor([0., -inf], dtype=torch.bfloat16)
+    """
+    return mask.to(kind).log_()
+
+
 class Classifier(nn.Module):
     """Class scores from the first token: ``classes(tanh(hidden(x_CLS)))``."""
 
@@ -163,7 +175,12 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(settings.width, eps=_LAYER_NORM_EPS) if settings.pre_norm else None
 
     def encode(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Return the output (B, T, D) of the blocks on embedded tokens ``x`` (B, T, D)."""
+        """Return the output (B, T, D) of the blocks on embedded tokens ``x`` (B, T, D).
+
+        ``mask`` is True where attention may look; None: everywhere.
+        """
+        if mask is not None:
+            mask = additive_mask(mask, autocast_type(x.device.type) or x.dtype)
         for block in self.blocks:
             x = block(x, mask)
         return x if self.norm is None else self.norm(x)

@@ -110,3 +110,19 @@ def test_padding_does_not_change_what_is_said_of_real_tokens(lengths, more):
     noise = torch.randint(0, SMALL.vocabulary, (len(lengths), width))
     batch["input_ids"] = torch.where(batch["attention_mask"], batch["input_ids"], noise)
     torch.testing.assert_close(model(**batch), scores, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_mask_as_numbers_gives_the_bits_of_the_mask_itself(autocast):
+    torch.manual_seed(0)
+    settings = EncoderSettings(layers=2, width=16, heads=2, feed_forward=32, vocabulary=50, dropout=0.0)
+    model = EncoderClassifier(settings)
+    x, mask = torch.randn(3, 7, 16), (torch.arange(7) < torch.tensor([[7], [4], [1]]))[:, None, None, :]
+    found = []
+    for blocks in (model.encode, lambda x, mask: model.blocks[1](model.blocks[0](x, mask), mask)):
+        leaf = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            y = blocks(leaf, mask)
+        y.square().sum().backward()
+        found.append((y, leaf.grad))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
