@@ -232,9 +232,8 @@ def ttm_bags(
             )
     transformed = torch._C._are_functorch_transforms_active()
     sums = None
-    if transformed or variant in ("plain", "order"):
-        rows_U, place_T = indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
-    else:
+    rows_U, place_T = indices_T, None
+    if not transformed and variant not in ("plain", "order"):
         rows_U, place_T = unique_rows(indices_T, shape)
         if variant == "optimized" and not isinstance(indices_T, FakeTensor) and not shapes_must_be_known(indices_T):
             groups, weights = _groups_if_cheaper(indices_T, bounds, weights_T, len(rows_U), shape, padding_idx)
@@ -248,6 +247,8 @@ def ttm_bags(
         )
         rows_UD = rows_UD.to(_sum_type(packed.dtype))
         weights = None if weights_T is None else weights_T.to(rows_UD.dtype)
+        if place_T is None:
+            place_T = torch.arange(rows_U.shape[0], device=rows_U.device)
         sums = F.embedding_bag(
             place_T, rows_UD, bounds, mode="sum", per_sample_weights=weights, include_last_offset=True
         ).to(packed.dtype)

@@ -51,18 +51,18 @@ def shapes_must_be_known(indices_T: torch.Tensor) -> bool:
     return torch.compiler.is_compiling() or shapes_are_fixed() or capturing
 
 
-def unique_rows(indices_T: torch.Tensor, shape: TTMShape) -> tuple[torch.Tensor, torch.Tensor]:
+def unique_rows(indices_T: torch.Tensor, shape: TTMShape) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return unique indices, in the order of their right tuples, and the row of each index of the batch.
 
     How many there are depends on the data. Where shapes must be known beforehand (compilation, steps that are captured
     as a CUDA Graph with their warm-up, fake tensors) every index counts as its own row, the upper bound, unless a fake
-    tensor carries the number in its attribute ``unique_count``.
+    tensor carries the number in its attribute ``unique_count``. The row of each index is then None: it is its own.
     """
-    if isinstance(indices_T, FakeTensor) and not torch.compiler.is_compiling():
+    if isinstance(indices_T, FakeTensor) and not torch.compiler.is_compiling() and not shapes_are_fixed():
         count = getattr(indices_T, "unique_count", indices_T.shape[0])
         return indices_T.new_empty(count), torch.empty_like(indices_T)
     if shapes_must_be_known(indices_T):
-        return indices_T, torch.arange(indices_T.shape[0], device=indices_T.device)
+        return indices_T, None
     left, right = half_tuples(indices_T, shape)
     left_rows, right_rows = (
         math.prod(modes) for modes in (shape.row_modes[: shape.half], shape.row_modes[shape.half :])
@@ -328,14 +328,17 @@ class HalvesLookup(torch.autograd.Function):
         products = kept[: ctx.left_products], kept[ctx.left_products :]
         plain, left, right = two_halves(packed, effective, shape, *half_tuples(rows_U, shape), products)
         left_UCR = left.slices().squeeze(1)
-        if inverse_T is None:  # the caller's own gradient: not to be written to
-            grad_UD = grad_TD if ctx.padding_idx is None else grad_TD.clone()
+        if inverse_T is None:
+            grad_UD = grad_TD
         elif grad_TD.is_cuda or shapes_must_be_known(grad_TD):
             grad_UD = grad_TD.new_zeros(rows_U.shape[0], shape.embedding_dim).index_add_(0, inverse_T, grad_TD)
         else:
             grad_UD = sum_rows(grad_TD.contiguous(), inverse_T, rows_U.shape[0])
         if ctx.padding_idx is not None:
-            grad_UD.masked_fill_((rows_U == ctx.padding_idx).unsqueeze(1), 0)
+            no_row_U1 = (rows_U == ctx.padding_idx).unsqueeze(1)
+            # Without an inverse it is the caller's own gradient: not to be written to.
+            own = inverse_T is not None
+            grad_UD = grad_UD.masked_fill_(no_row_U1, 0) if own else grad_UD.masked_fill(no_row_U1, 0)
         grad_UCE = grad_UD.reshape(*left_UCR.shape[:2], math.prod(shape.column_modes[shape.half :]))
         of_left, of_right_cores = product_gradients(grad_UCE, left_UCR, right, ctx.counts)
         scaled_grads = [*left.core_gradients(of_left.unsqueeze(1)), *of_right_cores]
@@ -436,7 +439,8 @@ def ttm_rows(
         rows = core_by_core(indices_T, *table)
     elif variant == "unique":
         rows_U, inverse_T = unique_rows(indices_T, shape)
-        rows = core_by_core(rows_U, *table).index_select(0, inverse_T)
+        rows = core_by_core(rows_U, *table)
+        rows = rows if inverse_T is None else rows.index_select(0, inverse_T)
     elif variant == "order":
         rows = HalvesLookup.apply(indices_T, None, *table, False)
     else:

@@ -1,5 +1,6 @@
 """Rows of a TTM table, by every variant, equal the rows of the dense table, and so do the gradients."""
 
+import contextlib
 import math
 
 import pytest
@@ -161,3 +162,25 @@ def test_no_buffer_is_of_the_size_of_the_table_and_repeated_rows_are_formed_as_t
         layer(indices).square().sum().backward()
     assert max(each.made[0][0] for each in ran.named("bmm")) == (3 if variant in ("unique", "optimized") else 300)
     assert max(math.prod(made) for each in ran.operations for made in each.made) <= 300 * 12  # the rows themselves
+
+
+@pytest.mark.parametrize("variant", ["optimized", "unique"])
+def test_with_fixed_shapes_rows_are_neither_gathered_nor_scattered(variant):
+    """Each index is a row of its own: no numbering of the indices, and no operation by it on full rows."""
+    shape = TTMShape(60, 8, (4, 4, 4), (2, 2, 2), 3)
+    indices = torch.tensor([[7, 3, 3], [59, 0, 7]])
+    found = []
+    for fixed in (False, True):
+        packed = torch.linspace(-1, 1, shape.parameter_count).requires_grad_()
+        diagonals = torch.linspace(0.5, 1.5, sum(shape.ranks)).requires_grad_()
+        upstream = torch.arange(48.0).view(2, 3, 8)
+        with NotedOperations() as ran, fixed_shapes() if fixed else contextlib.nullcontext():
+            rows = ttm_rows(indices, packed, diagonals, shape, padding_idx=3, variant=variant)
+            rows.backward(upstream)
+        assert torch.equal(upstream, torch.arange(48.0).view(2, 3, 8))
+        found.append((rows.detach(), packed.grad, diagonals.grad))
+        named = ran.named("arange", "index_select", "index_add", "index")
+        full = [each for each in named if each.name == "arange" or (6, 8) in (*each.made, *(g[0] for g in each.given))]
+        assert bool(full) != fixed
+    for fixed, plain in zip(*found, strict=True):
+        assert torch.allclose(fixed, plain, rtol=1e-5, atol=1e-6)
