@@ -334,8 +334,8 @@ class TTLinear(TensorTrainLayer):
             return self._bias_alone(input, self.bias)
         if self.fp8 is not None:
             with without_autocast(input.device.type):  # halves are rounded once, to FP8
-                halves = self.halves()
-            return thin_linear(input, *halves, self.bias, self.fp8)
+                left_RN, right_RM = self.halves()
+            return thin_linear(input, left_RN, right_RM, self.bias, self.fp8)
         if torch.compiler.is_compiling():  # one code for any number of tokens
             if halves := compiled_halves(self):
                 return two_half_linear(input, *halves, self.bias)
