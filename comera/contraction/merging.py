@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -203,7 +203,8 @@ def _merge_batches(
     results, kept = list(parameters), [bonds]
     for batch, scales in zip(batches, _scales(batches, bonds), strict=True):
         scaled = _scaled_cores(batch, cores, scales)
-        partials = _merge(scaled)
+        with tensor_cores(bonds.device.type, kind):
+            partials = _merge(scaled)
         kept += [*scaled, *partials[1:-1]]  # the first partial product is the end core
         merged = partials[-1] if kind is None else partials[-1].to(kind)
         for number, (half, half_RW) in enumerate(zip(batch.halves, merged.unbind(), strict=True)):
@@ -227,7 +228,7 @@ class _MergeCores(torch.autograd.Function):
         ctx: Any, shapes: tuple[TTShape, ...], threshold: float, kind: torch.dtype | None, *parameters: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         results, entries, kept = _merge_batches(shapes, threshold, kind, parameters)
-        ctx.shapes, ctx.threshold = shapes, threshold
+        ctx.shapes, ctx.threshold, ctx.kind = shapes, threshold, kind
         ctx.kept_for_others = None
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*kept)
@@ -255,7 +256,7 @@ class _MergeCores(torch.autograd.Function):
             partials = [scaled[-1].flatten(1, 2), *(next(kept) for _ in scaled[2:])] if len(scaled) > 1 else []
             rows = [half.layer + count * (number >= batch.lefts) for number, half in enumerate(batch.halves)]
             grad_LRW = _stacked([of_halves[row] for row in rows], batch.half_shape, bonds)
-            with without_autocast(bonds.device.type):
+            with without_autocast(bonds.device.type), tensor_cores(bonds.device.type, ctx.kind):
                 of_cores, products = _gradients(grad_LRW, scaled, partials)
             for place, (grad_LOIm, scale, product_LI) in enumerate(zip(of_cores, scales, products, strict=True)):
                 bare = batch.unscaled(place)
@@ -366,6 +367,27 @@ def cast_together(vectors: Sequence[torch.Tensor], kind: torch.dtype) -> tuple[t
     [torch.bfloat16, torch.bfloat16]
     """
     return _CastTogether.apply(kind, *vectors)
+
+
+@contextlib.contextmanager
+def tensor_cores(device: str, kind: torch.dtype | None) -> Iterator[None]:
+    """Multiply in TF32 on CUDA while halves are merged that are then cast to half precision; else change nothing.
+
+    TF32 rounds as coarsely as float16 and less than bfloat16, to which the halves are rounded anyway. A process that
+    mixes PyTorch's two ways to set that precision keeps what it has set.
+    """
+    before = None
+    if device == "cuda" and kind in (torch.bfloat16, torch.float16):
+        with contextlib.suppress(RuntimeError):  # of mixed settings
+            before = torch.get_float32_matmul_precision()
+    if before != "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:

@@ -1,5 +1,6 @@
 """Joint merging under autocast: halves and biases cast together, rank entries with one gradient for all."""
 
+import contextlib
 import copy
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 
 from comera import TT, EarlyStage, LateStage, tensorize
 from comera.contraction.joint_merging import take_entries
-from comera.contraction.merging import merge_cores, two_half_linear
+from comera.contraction.merging import merge_cores, tensor_cores, two_half_linear
 from comera.objective import ModelSize, tensorized_layers
 
 PLAN = {"*": TT(ranks=5, order=2)}
@@ -191,3 +192,37 @@ def test_frozen_rank_entries_get_no_gradient():
     EarlyStage(gamma=0.5, beta=0.0)(model(x).square().mean(), model).backward()
     assert all(layer.diagonals.grad is None for layer in tensorized_layers(model))
     assert all(layer.packed_cores.grad is not None for layer in tensorized_layers(model))
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "inside"),
+    [
+        ("cuda", torch.bfloat16, "high"),
+        ("cuda", torch.float16, "high"),
+        ("cuda", None, "highest"),
+        ("cpu", torch.bfloat16, "highest"),
+    ],
+)
+def test_halves_in_half_precision_are_merged_in_tf32_on_cuda_alone(device, kind, inside):
+    assert torch.get_float32_matmul_precision() == "highest"
+    with contextlib.suppress(ZeroDivisionError), tensor_cores(device, kind):
+        assert torch.get_float32_matmul_precision() == inside
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_tf32_adds_little_to_the_error_of_halves_in_bfloat16():
+    """Operands rounded to ten bits, as tensor cores round them: the error after the cast grows by less than a tenth."""
+
+    def rounded(x):
+        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    torch.manual_seed(1)
+    first, second, third = torch.randn(512, 96), torch.randn(96, 96), torch.randn(96, 512)
+    exact = first.double() @ second.double() @ third.double()
+    errors = []
+    for rounding in (lambda x: x, rounded):
+        merged = rounding(rounding(first) @ rounding(second)) @ rounding(third)
+        errors.append(float((merged.bfloat16().double() - exact).norm() / exact.norm()))
+    assert errors[0] < errors[1] < 1.1 * errors[0]
+    assert errors[1] < 2e-3
