@@ -101,8 +101,7 @@ FORMATS: Mapping[str, Format] = {
     "step_time_ms": Format("step, ms", status="time_status"),
     "step_ms": Format("step, ms", status="status"),
     "time_over_*": Format("time / *", suffix="x", pairing="time_pairing"),
-    "time_off_over_on": Format("off / on", suffix="x", pairing="off_over_on_pairing"),
-    "best_dense_over_arm": Format("best dense / arm", suffix="x"),
+    "time_on_over_off": Format("on / off", suffix="x", pairing="on_over_off_pairing"),
     "compile_time_s": Format("compile, s"),
     "cuda_peak_mib": Format("peak MiB, CUDA", digits=4, status="cuda_status"),
     "cuda_over_*": Format("CUDA / *", suffix="x"),
@@ -125,7 +124,6 @@ FORMATS: Mapping[str, Format] = {
     "lr": Format("best rate", form="g"),
     # layers and products by precision
     "ms": Format("ms", status="status"),
-    "gain_over_*": Format("gain over *", suffix="x"),
     "mib": Format("MiB"),
     "*_least_ms": Format("least ms"),
     # tensorized matrices
@@ -250,9 +248,9 @@ def readable(
         more: formats of columns that records name, such as their metric.
 
     Example:
-        >>> table = pd.DataFrame({"arm": ["comera", "dense"], "batch_size": 8, "time_over_comera": [None, 4.4]})
-        >>> readable(table).to_dict("records")[1]
-        {'arm': 'dense', 'batch': '8', 'time / comera': '4.40x'}
+        >>> table = pd.DataFrame({"arm": ["comera", "dense"], "batch_size": 8, "time_over_dense": [0.23, None]})
+        >>> readable(table).to_dict("records")[0]
+        {'arm': 'comera', 'batch': '8', 'time / dense': '0.230x'}
     """
     lines = table.to_dict("records")
     shown: dict[str, list[str]] = {}
@@ -290,9 +288,9 @@ def across(
 
     Example:
         >>> table = pd.DataFrame({"arm": ["comera", "dense"], "batch_size": 8, "step_time_ms": [10.0, 44.0],
-        ...     "time_over_comera": [None, 4.4]})
-        >>> across(table, "arm", "batch_size", {"step_time_ms": "time_over_comera"}).to_dict("records")[1]
-        {'arm': 'dense', 'step, ms, batch 8': '44.0 (4.40x)'}
+        ...     "time_over_dense": [0.23, None]})
+        >>> across(table, "arm", "batch_size", {"step_time_ms": "time_over_dense"}).to_dict("records")[0]
+        {'arm': 'comera', 'step, ms, batch 8': '10.0 (0.230x)'}
     """
     table = table.reset_index(drop=True)
     names = list(dict.fromkeys(table[rows]))

@@ -300,7 +300,7 @@ def draw(page: ActivationsPage, table: pd.DataFrame, caption: Caption) -> Figure
     bands = _bands(page, table, footnotes) if len(page.kept) else []
     curves = partial(_draw_curves, page, table) if len(page.predictions) else None
     notes = (*footnotes.lines(), *caption.of_picture)
-    return bars.draw_bars(caption, page.arms, bands, notes, 0, curves)
+    return bars.draw_bars(caption, page.arms, bands, notes, below=curves)
 
 
 def _bands(page: ActivationsPage, table: pd.DataFrame, footnotes: Footnotes) -> list[bars.Band]:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from bench.core.cell import Arm
 from figures import frame
-from figures.arms import ARMS, CAPTURED, COMERA, LOW_RANK, PLAIN, Toggles, by_arm
+from figures.arms import ARMS, CAPTURED, COMERA, DENSE, LOW_RANK, PLAIN, Toggles, by_arm
 from figures.artifact import Artifact
 from figures.claims import ratio
 from figures.claims.rule import Rule
@@ -125,18 +125,19 @@ def table(page: Fig1Page) -> pd.DataFrame:
     grid = pd.MultiIndex.from_product([batches, page.arms], names=["batch_size", "arm"]).to_frame(index=False)
     grid = grid.assign(device=page.device, dataset=page.timed(grid, "dataset")["dataset"])
     timed, predicted = (grid["batch_size"].isin(asked) for asked in (page.time_batches, page.memory_batches))
-    comera = {"arm": COMERA}
+    dense = {"arm": DENSE}
     parts = [
         grid[["device", "arm", "batch_size", "dataset"]],
-        page.times(grid, COMERA, comera, timed),
-        *(page.memory(grid, target, COMERA, comera, predicted) for target in page.targets),
+        page.times(grid, DENSE, dense, timed),
+        page.over_low_rank(grid),
+        *(page.memory(grid, target, DENSE, dense, predicted) for target in page.targets),
         _measured(page, grid),
     ]
     return pd.concat(parts, axis=1)
 
 
 def _measured(page: Fig1Page, grid: pd.DataFrame) -> pd.DataFrame:
-    """Return the allocator's peaks with their ratios to CoMERA's, those of plain steps apart where they were measured.
+    """Return the allocator's peaks with their ratios to dense's, those of plain steps apart where they were measured.
 
     A prediction has its ratio with cuBLAS's workspaces too, as large as on a Hopper GPU.
     """
@@ -149,28 +150,27 @@ def _measured(page: Fig1Page, grid: pd.DataFrame) -> pd.DataFrame:
         predicted = page.predicted(grid, "cuda", "peak_memory_predicted_mib")["peak_memory_predicted_mib"]
         peaks["cuda_workspaces"] = predicted + cells.ON_HOPPER_MIB
     for name, values in peaks.items():
-        base = grid["batch_size"].map(
-            values[grid["arm"] == COMERA].set_axis(grid.loc[grid["arm"] == COMERA, "batch_size"])
-        )
-        found[f"{name}_over_{COMERA}"] = (values / base).where(grid["arm"] != COMERA)
+        is_dense = grid["arm"] == DENSE
+        base = grid["batch_size"].map(values[is_dense].set_axis(grid.loc[is_dense, "batch_size"]))
+        found[f"{name}_over_{DENSE}"] = (values / base).mask(is_dense)
     return found
 
 
 def shown(page: Fig1Page, table: pd.DataFrame) -> pd.DataFrame:
-    """Return a line per arm: its time and peak memory at every batch size, with their ratios to CoMERA's."""
-    values = {time_column(page.per): f"time_over_{COMERA}"}
-    allocated = {f"{name}_mib": f"{name}_over_{COMERA}" for name in ("allocated", "plain_allocated")}
+    """Return a line per arm: its time and peak memory at every batch size, with their ratios to dense's."""
+    values = {time_column(page.per): f"time_over_{DENSE}"}
+    allocated = {f"{name}_mib": f"{name}_over_{DENSE}" for name in ("allocated", "plain_allocated")}
     measured = {name: over for name, over in allocated.items() if name in table and table[name].notna().any()}
     if page.kind == "cuda" and measured:
         values |= measured
     elif page.target in page.targets:
-        values[f"{page.target}_peak_mib"] = f"{page.target}_over_{COMERA}"
+        values[f"{page.target}_peak_mib"] = f"{page.target}_over_{DENSE}"
     return across(table, "arm", "batch_size", values)
 
 
 def draw(page: Fig1Page, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw time per epoch and peak memory as bars, a panel per batch size."""
-    sheet = bars.BarPage(page.kind, COMERA)
+    sheet = bars.BarPage(page.kind, DENSE)
     legend = {
         "steps, CoMERA": "training steps, CoMERA",
         "steps": "training steps, other arms",
@@ -180,11 +180,11 @@ def draw(page: Fig1Page, table: pd.DataFrame, caption: Caption) -> Figure:
     for target in page.targets:
         predicted = table[table["batch_size"].isin(page.memory_batches)]
         sheet.memory(predicted, target, measured=target == page.kind == "cuda")
-    return sheet.draw(caption, page.arms)
+    return sheet.draw(caption, page.arms, [DENSE])
 
 
 def arms_of(page: Fig1Page, rival: str, fair: bool) -> tuple[list[str], list[str]]:
-    """Return the arms that may stand above and below in a ratio of a rival to CoMERA.
+    """Return the arms that may stand for a rival and for CoMERA in a ratio of the two.
 
     As published, these are two arms; for a ``fair`` comparison every form of either. Of low rank, whose forms are many
     models, those of CoMERA's size count.
@@ -207,26 +207,33 @@ def arms_of(page: Fig1Page, rival: str, fair: bool) -> tuple[list[str], list[str
     return forms(rival), forms(COMERA)
 
 
-def _times(page: Fig1Page, _table: pd.DataFrame, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
-    """Return epoch times of a rival over CoMERA's; one that is refused CUDA Graph takes part with its times without.
+def _times(
+    page: Fig1Page, _table: pd.DataFrame, rival: str, fair: bool = False, ours_above: bool = False
+) -> list[ratio.RatioPoint]:
+    """Return epoch times of a rival over CoMERA's, or the other way round.
+
+    A rival that is refused CUDA Graph takes part with its times without.
 
     For a ``fair`` comparison toggles of other pages count, such as BF16, where both sides were timed with them.
     """
-    theirs, ours = arms_of(page, rival, fair)
+    names = _sides(page, rival, fair, ours_above)
     timed = pd.concat([page.runs, page.uncaptured]).drop_duplicates(list(CELL), keep="last")
     points = []
     for batch, here in timed.groupby("batch_size"):
-        above, below = ratio.sides(here, "arm", theirs, ours)
+        above, below = ratio.sides(here, "arm", *names)
         for toggles, some in _toggled(page, batch) if fair else ():
-            pair = [
-                side.assign(form=side["form"] + f", {toggles.text}") for side in ratio.sides(some, "arm", theirs, ours)
-            ]
+            pair = [side.assign(form=side["form"] + f", {toggles.text}") for side in ratio.sides(some, "arm", *names)]
             if all(map(len, pair)):
                 above, below = (pd.concat(sides) for sides in zip((above, below), pair, strict=True))
         graph = pd.concat([above, below])["cuda_graph"].map({True: "on", False: "off"}).unique()
-        how = " / ".join(f"CUDA Graph {one}" for one in graph) if page.kind == "cuda" else ""
-        points += ratio.time_points(page, above, below, how, named=fair)
+        how = " over ".join(f"CUDA Graph {one}" for one in graph) if page.kind == "cuda" else ""
+        points += ratio.time_points(page, above, below, how)
     return points
+
+
+def _sides(page: Fig1Page, rival: str, fair: bool, ours_above: bool) -> tuple[list[str], list[str]]:
+    theirs, ours = arms_of(page, rival, fair)
+    return (ours, theirs) if ours_above else (theirs, ours)
 
 
 def _toggled(page: Fig1Page, batch: Any) -> list[tuple[Toggles, pd.DataFrame]]:
@@ -234,14 +241,15 @@ def _toggled(page: Fig1Page, batch: Any) -> list[tuple[Toggles, pd.DataFrame]]:
     return [(toggles, here[here["toggles"] == toggles]) for toggles in here["toggles"].unique()] if len(here) else []
 
 
-def _peaks(page: Fig1Page, table: pd.DataFrame, rival: str, fair: bool = False) -> list[ratio.RatioPoint]:
-    theirs, ours = arms_of(page, rival, fair)
+def _peaks(
+    page: Fig1Page, table: pd.DataFrame, rival: str, fair: bool = False, ours_above: bool = False
+) -> list[ratio.RatioPoint]:
     cells_of = table.drop(columns="cuda_peak_mib", errors="ignore")
     if len(page.cuda_predictions):
         predicted = page.cuda_predictions[[*CELL, "peak_memory_predicted_mib"]]
         names = {"peak_memory_predicted_mib": "cuda_peak_mib"}
         cells_of = cells_of.merge(predicted.rename(columns=names), "outer", list(CELL))
-    return ratio.memory_points(*ratio.sides(cells_of, "arm", theirs, ours), named=fair)
+    return ratio.memory_points(*ratio.sides(cells_of, "arm", *_sides(page, rival, fair, ours_above)))
 
 
 def _weak(page: Fig1Page, rival: str, timed: bool) -> str:
@@ -276,25 +284,27 @@ def _rule(
     A claim on time needs captured steps on a CUDA device; predictions may decide one on memory alone.
     """
     on_time: dict[str, Any] = {"conditions": (ratio.not_fp32, _not_captured, ratio.not_full_size)}
-    least = f"of the form of {rival} that takes least / that of comera"
+    ours_above = slack == 0  # a statement has no number of the rival over CoMERA
+    sides = ["CoMERA", rival] if ours_above else [rival, "CoMERA"]
+    published, fair = " over ".join(sides), " over ".join(f"the form of {side} that takes least" for side in sides)
     return ratio.ratio_rule(
         claim_id,
-        what.format(" and ".join(evidence), rival),
-        [partial(part, rival=rival) for part in evidence.values()],
+        what.format(" and ".join(evidence), published),
+        [partial(part, rival=rival, ours_above=ours_above) for part in evidence.values()],
         batches,
         slack=slack,
         **(on_time if "epoch time" in evidence else {"device": "any"}),
-        fair=[partial(part, rival=rival, fair=True) for part in evidence.values()],
-        fair_quantity=f"{' and '.join(evidence)} {least}",
+        fair=[partial(part, rival=rival, fair=True, ours_above=ours_above) for part in evidence.values()],
+        fair_quantity=f"{' and '.join(evidence)} of {fair}",
         fair_conditions=(partial(_weak, rival=rival, timed="epoch time" in evidence),),
-        alternative=[partial(part, rival=LOW_RANK, fair=True) for part in evidence.values()],
+        alternative=[partial(part, rival=LOW_RANK, fair=True, ours_above=True) for part in evidence.values()],
         alternative_name="low rank of equal size",
     )
 
 
 _TIME, _MEMORY = {"epoch time": _times}, {"peak memory": _peaks}
-_BOTH, _EITHER = "{} of {} / comera, both with CUDA Graph", "{} of {} / comera with CUDA Graph"
-_ON_MEMORY = "{} of {} / comera, allocated or predicted for CUDA"
+_BOTH, _EITHER = "{} of {}, both with CUDA Graph", "{} of {}, CoMERA with CUDA Graph"
+_ON_MEMORY = "{} of {}, allocated or predicted for CUDA"
 _LARGE = (32, 64, 128)
 RULES = (
     _rule("time-epoch-speedup", "dense", _BOTH, _TIME, PAPER_BATCHES),

@@ -130,13 +130,13 @@ def _size_rule(claim_id: str, quantity: str, apart: int, tolerance: float) -> Ru
 def _judge_time(claim: Claim, page: Fig10Page, _: Any, fair: bool, rival: str = DENSE) -> Judgement:
     """Judge a page by its phase: the published range begins with the first one and ends with the second.
 
-    Of another ``rival`` than dense it is whether its steps take longer.
+    Of another ``rival`` than dense it is whether CoMERA's steps take less.
     """
     rivals, ours = fig1.arms_of(page, rival, fair)
     if fair and rival == DENSE and len(rivals) < 2:
         return untested("No other form of dense is recorded.")
-    sides = ratio.sides(page.runs, "arm", rivals, ours)
-    points = ratio.time_points(page, *sides, page.place, named=fair)
+    names = (rivals, ours) if rival == DENSE else (ours, rivals)
+    points = ratio.time_points(page, *ratio.sides(page.runs, "arm", *names), page.place)
     on_cpu = ratio.ON_CPU if page.kind == "cpu" else ""
     reasons = [on_cpu, _not_full_size(page), ratio.not_fp32(page)]
     needed = claim.high if page.length == SECOND else claim.low
@@ -148,18 +148,18 @@ def _judge_time(claim: Claim, page: Fig10Page, _: Any, fair: bool, rival: str = 
 
 _WITHOUT = "the same without the word embedding"
 RULES = (
-    _size_rule("codebert-ratio", "parameters of dense / comera, full model", 0, _WHOLE_TOLERANCE),
+    _size_rule("codebert-ratio", "parameters of dense over CoMERA, full model", 0, _WHOLE_TOLERANCE),
     _size_rule(WITHOUT_EMBEDDING.id, _WITHOUT, WORD_EMBEDDING, _ENCODER_TOLERANCE),
     Rule(
         "codebert-speedup",
-        "step time of dense / comera, full model, each phase",
+        "step time of dense over CoMERA, full model, each phase",
         REACHES,
         "cuda",
         _TIME_SLACK,
         "x",
         judge=partial(_judge_time, fair=False),
         fair=partial(_judge_time, fair=True),
-        fair_quantity="step time of the form of dense that takes least / that of comera, each phase",
+        fair_quantity="step time of the form of dense that takes least over that of CoMERA, each phase",
         alternative=partial(_judge_time, fair=True, rival=LOW_RANK),
         alternative_name="low rank of equal size",
         workload=WORKLOAD,

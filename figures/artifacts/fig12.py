@@ -25,7 +25,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, LogLocator
 
 from figures import frame
-from figures.arms import COMERA, DENSE, RANK_RIVAL, SIZE_RIVAL, Toggles, by_arm
+from figures.arms import DENSE, Toggles, by_arm
 from figures.artifact import Artifact
 from figures.artifacts.fig1 import among
 from figures.claims.growth import GROWTH
@@ -49,7 +49,6 @@ from figures.frame import Records
 from figures.stats import cells
 from figures.stats.cells import TARGETS
 from figures.stats.sizes import FULL_SIZE_PARAMETERS, reach_of
-from figures.stats.time_values import ratio_columns
 from figures.text import NOT_IN_GRID, significant
 
 EXPERIMENTS = ("ratios", "ratios_memory")
@@ -110,8 +109,6 @@ def table(page: Fig12Page) -> pd.DataFrame:
     )
     held = page.timed(grid, "samples.reach"), *(page.predicted(grid, target, "samples.reach") for target in TARGETS)
     reach = [str(reach_of(*found) or "") for found in zip(*(one["samples.reach"] for one in held), strict=True)]
-    ours = page.times_of(grid).where(grid["arm"] == COMERA)
-    over_size, over_rank = (page.times_of(grid, arm=arm) for arm in (SIZE_RIVAL, RANK_RIVAL))
     flops = own["flops_per_step"]
     measured, peaks = page.measured(grid), ["allocated_mib", "reserved_mib"]
     # dense's are those of its first job that has them
@@ -122,8 +119,7 @@ def table(page: Fig12Page) -> pd.DataFrame:
         (of_dense["parameters"] / own["parameters"]).mask(is_dense).rename("size_ratio"),
         own["parameters"],
         page.times(grid, DENSE, {"arm": DENSE}, grid["batch_size"].isin(page.runs["batch_size"])),
-        ratio_columns("time_over_low_rank", ours, over_size),
-        ratio_columns("time_over_low_rank_of_equal_rank", ours, over_rank),
+        page.over_low_rank(grid),
         flops,
         (flops / of_dense["flops_per_step"]).mask(is_dense).rename("flops_over_dense"),
         pd.Series(reach, name="reach"),
@@ -131,7 +127,7 @@ def table(page: Fig12Page) -> pd.DataFrame:
     for target in TARGETS:
         asked = page.predictions.loc[page.predictions["predicted_for"] == target, "batch_size"]
         parts.append(page.memory(grid, target, DENSE, dense, grid["batch_size"].isin(asked)))
-    return pd.concat([*parts, measured], axis=1).drop(columns="pairing")
+    return pd.concat([*parts, measured], axis=1)
 
 
 def shown(page: Fig12Page, table: pd.DataFrame) -> pd.DataFrame:

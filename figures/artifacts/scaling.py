@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from figures import frame
-from figures.arms import COMERA, by_arm
+from figures.arms import DENSE, by_arm
 from figures.artifact import Artifact
 from figures.columns import across, bounds_kinds, readable
 from figures.draw import facts
@@ -17,9 +17,7 @@ from figures.draw.layout import panel_page
 from figures.draw.lines import lines
 from figures.draw.style import nothing_drawn, number_axis, stroke_handle, strokes, whisker_handles
 from figures.frame import TIMING, Page, Records
-from figures.stats.time_values import step_columns
-from figures.text import bounds, pairing
-from figures.times import ratios
+from figures.stats.time_values import ratio_columns, step_columns
 
 #: What is equal for all steps of a page.
 SAME = (*TIMING, "batch_size", "precision", "threads")
@@ -51,28 +49,24 @@ def select(records: Records) -> list[Page]:
 
 
 def table(page: Page) -> pd.DataFrame:
-    """Return a line per link and arm: bytes, the step with and without exchange, and its ratio to CoMERA's."""
+    """Return a line per link and arm: bytes, the step with and without exchange, and its ratio to dense's."""
     df = page.df.assign(link_mbit=page.df["link_mbit"].fillna(math.inf), place=page.df["arm"].map(by_arm))
     df = df.sort_values(["link_mbit", "place"], ignore_index=True)
-    ours = df.loc[df["arm"] == COMERA, ["link_mbit", "times"]]
-    references = df[["link_mbit"]].merge(ours, how="left")["times"].where(df["arm"] != COMERA)
-    over_ours = ratios(df["times"], references)
-    over = pd.DataFrame(
-        [bounds("time_over_comera", one) for one in over_ours], df.index, [*bounds("time_over_comera", None)]
-    )
+    dense = df.loc[df["arm"] == DENSE, ["link_mbit", "times"]]
+    references = df[["link_mbit"]].merge(dense, how="left")["times"].mask(df["arm"] == DENSE)
+    over = ratio_columns(f"time_over_{DENSE}", df["times"], references).rename(columns={"pairing": "time_pairing"})
     own = df[["device", "arm", "world_size", "link_mbit", "batch_size", *_SENT, "compute_time_ms"]]
     parts = [own, step_columns(df["times"]), over, df[["status", "message"]]]
     return pd.concat(parts, axis=1).assign(
         link=(df["link_mbit"] / 1e3).map(rate_words),
         message=df["message"].where(df["status"] != "ok", ""),
-        time_pairing=list(map(pairing, over_ours)),
         older_code=df["cell_id"].isin(page.older_code),
     )
 
 
 def shown(_: Page, table: pd.DataFrame) -> pd.DataFrame:
-    """Return a line per arm: what it sends and holds, and its step over each link with the ratio to CoMERA's."""
-    found = across(table, "arm", "link", {"step_ms": f"time_over_{COMERA}"})
+    """Return a line per arm: what it sends and holds, and its step over each link with the ratio to dense's."""
+    found = across(table, "arm", "link", {"step_ms": f"time_over_{DENSE}"})
     sizes = table.groupby("arm", sort=False)[["sent_buckets_mib", "exchange_memory_mib"]].median()
     joined = pd.concat([found.iloc[:, :1], readable(sizes.reset_index(drop=True)), found.iloc[:, 1:]], axis=1)
     return joined.iloc[table["arm"].drop_duplicates().map(by_arm).argsort()].reset_index(drop=True)

@@ -15,7 +15,7 @@ from figures.arms import COMERA, DENSE, PRECISIONS
 from figures.artifact import Artifact
 from figures.claims.claims import Claim, Finding, Judgement, untested
 from figures.claims.ratio import ON_CPU
-from figures.claims.rule import Rule
+from figures.claims.rule import BELOW_ONE, Rule
 from figures.columns import across, readable
 from figures.draw.facts import reasons
 from figures.frame import Page, dicts, each, pages
@@ -31,22 +31,22 @@ _ERRORS = ("error", "gradient_error", "largest", "bound")
 
 
 def timed(name: str, times: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Return the columns of a time in ms, and of how many times faster it is than FP32 and BF16, block by block.
+    """Return the columns of a time in ms, with its ratios to those of FP32 and BF16, block by block.
 
     Args:
         name: what was timed.
         times: milliseconds by block, by the names of all that was timed in turns; an empty list of what was not.
 
     Example:
-        >>> timed("bf16", {"fp32": [2.0, 4.0], "bf16": [1.0, 2.0]})["gain_over_fp32"]
-        2.0
+        >>> timed("bf16", {"fp32": [2.0, 4.0], "bf16": [1.0, 2.0]})["time_over_fp32"]
+        0.5
     """
     own = times.get(name)
     columns = bounds("ms", mean_estimate(own) if own else None)
     for reference in ("fp32", "bf16"):
-        slow = times.get(reference)
-        gain = paired_ratio(dict(enumerate(slow)), dict(enumerate(own))) if own and slow else None
-        columns |= bounds(f"gain_over_{reference}", gain)
+        old = times.get(reference)
+        over = paired_ratio(dict(enumerate(own)), dict(enumerate(old))) if own and old else None
+        columns |= bounds(f"time_over_{reference}", over)
     return columns
 
 
@@ -91,23 +91,23 @@ def shown(page: Page, table: pd.DataFrame) -> pd.DataFrame:
     table = _named(table).assign(older_code=table["cell_id"].isin(page.older_code))
     read = table["form"].isin(("fp32", "bf16", "fp8", *_BYTES_ALONE))  # the CSV has all
     table["h100_least_ms"] = table["h100_least_ms"].where(read)
-    timed = {"ms": "gain_over_bf16"} if table["ms"].notna().any() else {"h100_least_ms": ""}
+    timed = {"ms": "time_over_bf16"} if table["ms"].notna().any() else {"h100_least_ms": ""}
     return across(table, "layer", "form", {"error": "", **timed})
 
 
 def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
-    """Return what FP8 can gain over BF16 by the rooflines, whether anything was timed, and what did not run."""
-    least, gains = [f"{gpu}_least_ms" for gpu in GPUS], []
+    """Return FP8's least times over BF16's by the rooflines, whether anything was timed, and what did not run."""
+    least, rooflines = [f"{gpu}_least_ms" for gpu in GPUS], []
     for arm, form in itertools.product((DENSE, COMERA), _BYTES_ALONE):
         own = table[table["arm"] == arm].drop_duplicates([*_LAYER, "form"]).set_index(_LAYER)
         bf16, other = (own.loc[own["form"] == name, least].astype(float) for name in ("bf16", form))
-        ratios = (bf16 / other).stack().dropna()
-        gaining = (ratios >= 1.05).sum()  # rounding is no gain
+        ratios = (other / bf16).stack().dropna()
+        less = (ratios <= 0.95).sum()  # rounding is no gain
         numbers = {"pairs": len(ratios), "low": ratios.min(), "high": ratios.max()}
-        gains.append({"arm": arm, "form": form, "gaining": gaining, **numbers})
+        rooflines.append({"arm": arm, "form": form, "less": less, **numbers})
     table, ran = _named(table), table["form"] != ""
     return {
-        "gains": [one for one in gains if one["pairs"]],
+        "rooflines": [one for one in rooflines if one["pairs"]],
         "timed": bool(table["ms"].notna().any()),
         "not_run": reasons(table[ran], "arm", "form") | reasons(table[~ran], "layer"),
         "gpu": "H100",
@@ -115,22 +115,22 @@ def about(_: Page, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def judge(_: Claim, page: Page, table: pd.DataFrame) -> Judgement:
-    """Judge whether FP8's gain over FP32 in time grows from the first of the paper's shapes to the second."""
+    """Judge whether FP8's time over FP32's falls from the first of the paper's shapes to the second."""
     own = table[(table["arm"] == COMERA) & (table["form"] == "fp8") & (table["rows"] == 10_000)]
-    timed = own.dropna(subset="gain_over_fp32").sort_values(["in_features", "out_features"])
+    timed = own.dropna(subset="time_over_fp32").sort_values(["in_features", "out_features"])
     if len(timed) < 2:
         return untested("No times of FP8 and FP32 at both of the paper's shapes; a GPU has them.")
-    texts = readable(timed, ["gain_over_fp32"]).iloc[:, 0]
+    texts = readable(timed, ["time_over_fp32"]).iloc[:, 0]
     shapes = zip(timed["in_features"], timed["out_features"], texts, strict=True)
-    found = [Finding(f"FP32 / FP8, {inputs:,} to {outputs:,}", text) for inputs, outputs, text in shapes]
+    found = [Finding(f"FP8 over FP32, {inputs:,} to {outputs:,}", text) for inputs, outputs, text in shapes]
     if page.kind == "cpu":
         return untested(ON_CPU, found)
     first, last = timed.iloc[0], timed.iloc[-1]
-    if last["gain_over_fp32_low"] > first["gain_over_fp32_high"]:
-        return Judgement("reproduced", "The gain of the larger shape is surely larger.", found)
-    if last["gain_over_fp32_high"] < first["gain_over_fp32_low"]:
-        return Judgement("not reproduced", "The gain of the larger shape is surely smaller.", found)
-    return Judgement("partly", "The gains of the two shapes are not surely apart.", found)
+    if last["time_over_fp32_high"] < first["time_over_fp32_low"]:
+        return Judgement("reproduced", "The ratio of the larger shape is surely lower.", found)
+    if last["time_over_fp32_low"] > first["time_over_fp32_high"]:
+        return Judgement("not reproduced", "The ratio of the larger shape is surely higher.", found)
+    return Judgement("partly", "The ratios of the two shapes are not surely apart.", found)
 
 
 ARTIFACT: Artifact[Page] = Artifact(
@@ -147,8 +147,8 @@ ARTIFACT: Artifact[Page] = Artifact(
     rules=(
         Rule(
             "fp8-larger-is-better",
-            "time of FP32 / FP8-mix at (10,000; 1,024; 4,096) over that at 1,024",
-            "> 1",
+            "time of FP8-mix over FP32 at (10,000; 1,024; 4,096), over that ratio at 1,024",
+            BELOW_ONE,
             "cuda",
             judge=judge,
         ),

@@ -70,7 +70,9 @@ class Claim:
 
     @property
     def subject(self) -> str:
-        return ", ".join(filter(None, (self.quantity, self.setting)))
+        """Return what is claimed, in words; a published ratio says which is over which."""
+        quantity = self.quantity.replace("/", " over ") if " ratio " in self.quantity else self.quantity
+        return ", ".join(filter(None, (quantity, self.setting)))
 
     @property
     def standing(self) -> str:

@@ -70,7 +70,7 @@ def _judge(_claim: Claim, page: TimesAndMemory, _table: Any, fair: bool) -> Judg
             f"{with_bounds(one, unit='x')} at ratio {ratio:g}{', unpaired' * unpaired(one)}"
             for ratio, one in curve.items()
         ]
-        heading = f"{' or '.join(names)} / comera, time, batch {batch}, {where}"
+        heading = f"{' or '.join(names)} over comera, time, batch {batch}, {where}"
         found.append(Finding(heading, ", ".join(numbers)))
         bounded = all(one.low is not None and one.high is not None for one in curve.values())
         if bounded and len(curve) >= _FEWEST and min(curve) <= _NEAR:
@@ -100,12 +100,12 @@ def _judge(_claim: Claim, page: TimesAndMemory, _table: Any, fair: bool) -> Judg
 
 GROWTH = Rule(
     "ratio-monotone",
-    "epoch time of dense / comera, by ratio: surely higher at the largest than at the smallest, nowhere surely "
+    "epoch time of dense over CoMERA, by ratio: surely higher at the largest than at the smallest, nowhere surely "
     "falling, and at the smallest not surely > 1 + tolerance",
     device="cuda",
     tolerance=MARGIN,
     unit="x",
     judge=partial(_judge, fair=False),
     fair=partial(_judge, fair=True),
-    fair_quantity="the same of the form of dense that takes least / comera",
+    fair_quantity="the same of the form of dense that takes least over CoMERA",
 )

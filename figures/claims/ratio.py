@@ -1,12 +1,13 @@
 """Claims about ratios of time or of peak memory, of which there is one per batch size, and how their verdict falls.
 
-Each ratio is held against ``need``: the published low end less ``slack``, half a unit of the last published digit
-("9x" needs 8.5), and 1 for a statement ("faster and smaller"). Both of its bounds count: the range over launches where
+A published number is of the rival over CoMERA. Each such ratio is held against ``need``: the published low end less
+``slack``, half a unit of the last published digit ("9x" needs 8.5). A statement ("faster and smaller") is judged by
+ratios of CoMERA over the rival, which have to lie below 1. Both bounds of a ratio count: the range over launches where
 there are fewer than six, else the 95 % interval; over calls where the launches are of several. The ratio
 
-* *holds* when the lower bound reaches ``need``; for a statement, when it lies above 1;
+* *holds* when the lower bound reaches ``need``; for a statement, when the upper bound lies below 1;
 * *leans* when the lower bound lies above 1 and reaches half of ``need``; a statement cannot lean;
-* is *refuted* when the upper bound lies below ``need``; for a statement, when it does not go beyond 1;
+* is *refuted* when the upper bound lies below ``need``; for a statement, when the lower bound reaches 1;
 * is *open* otherwise.
 
 All hold and none is missing: reproduced, or predicted where a batch size has predictions alone. All found are refuted:
@@ -30,7 +31,7 @@ import pandas as pd
 
 from bench.core.intervals import Estimate
 from figures.claims.claims import Claim, Judgement, Outcome, undecided, untested
-from figures.claims.rule import ABOVE_ONE, REACHES, DeviceKind, Judge, Rule
+from figures.claims.rule import BELOW_ONE, REACHES, DeviceKind, Judge, Rule
 from figures.stats.cells import BEFORE_HOPPER_MIB, ON_HOPPER_MIB, TimesAndMemory
 from figures.stats.sizes import FULL_SIZE_PARAMETERS
 from figures.text import unpaired, with_bounds
@@ -80,9 +81,11 @@ def grade(low: float, high: float, need: float | None) -> Grade:
 
     >>> grade(1.9, 2.1, need=1.5), grade(1.1, 1.2, need=1.5), grade(1.1, 1.2, need=8.5), grade(0.9, 9.0, need=8.5)
     ('holds', 'leans', 'refuted', 'open')
+    >>> grade(0.4, 0.5, need=None), grade(1.1, 1.2, need=None)
+    ('holds', 'refuted')
     """
     if need is None:
-        return "holds" if low > 1 else "refuted" if high <= 1 else "open"
+        return "holds" if high < 1 else "refuted" if low >= 1 else "open"
     if low >= need:
         return "holds"
     if low > 1 and low >= _LEANING * need:
@@ -92,14 +95,14 @@ def grade(low: float, high: float, need: float | None) -> Grade:
 
 def _tally(grades: Sequence[Grade], need: float | None, expected: int) -> str:
     """How many ratios there are of each grade, in words."""
-    parts = [f"{grades.count('holds')} of {expected} ratios {'lie above 1' if need is None else f'reach {need:g}x'}"]
+    parts = [f"{grades.count('holds')} of {expected} ratios {'lie below 1' if need is None else f'reach {need:g}x'}"]
     if missing := expected - len(grades):
         parts.append(f"{missing} could not be formed")
     if need is not None and (leaning := grades.count("leans")):
         reached = f"at least {_LEANING * need:g}x" if _LEANING * need > 1 else "above 1"
         parts.append(f"{leaning} short of it but {reached}")
     if refuted := grades.count("refuted"):
-        parts.append(f"{refuted} surely {'not above 1' if need is None else f'below {need:g}x'}")
+        parts.append(f"{refuted} surely {'not below 1' if need is None else f'below {need:g}x'}")
     if undecided := grades.count("open"):
         parts.append(f"{undecided} undecided")
     return ", ".join(parts)
@@ -164,21 +167,17 @@ def sides(
     return rows[rows["form"].isin(above)], rows[rows["form"].isin(below)]
 
 
-def _source(words: Sequence[str], one: pd.Series, other: pd.Series, named: bool) -> str:
-    forms = f"{one['form']} / {other['form']}" if named else ""
-    return ", ".join(filter(None, (forms, *words)))
+def _source(words: Sequence[str], one: pd.Series, other: pd.Series) -> str:
+    return ", ".join(filter(None, (f"{one['form']} over {other['form']}", *words)))
 
 
-def time_points(
-    page: TimesAndMemory, above: pd.DataFrame, below: pd.DataFrame, how: str = "", named: bool = False
-) -> list[RatioPoint]:
+def time_points(page: TimesAndMemory, above: pd.DataFrame, below: pd.DataFrame, how: str = "") -> list[RatioPoint]:
     """Return by batch size the ratio of times, of either side the record that takes least.
 
     Args:
         page: with the device.
         above, below: the records of either side; ``form`` is what they are called.
         how: with what they ran.
-        named: whether the words have the forms, since there was a choice.
     """
     above, below = (side[["batch_size", "form", "times"]].assign(time=_times(side["times"])) for side in (above, below))
     points = []
@@ -186,7 +185,7 @@ def time_points(
         ratio = one["times"].over(other["times"])
         if ratio is not None:
             where = {"cpu": "on a CPU", "cuda": "on CUDA"}[page.kind]
-            source = _source((where, how), one, other, named)
+            source = _source((where, how), one, other)
             points.append(RatioPoint("time", batch, ratio, source, page.kind))
     return points
 
@@ -195,11 +194,11 @@ def _times(times: pd.Series) -> list[float]:
     return [math.nan if step is None else step.value for step in steps(times)]
 
 
-def memory_points(above: pd.DataFrame, below: pd.DataFrame, named: bool = False) -> list[RatioPoint]:
+def memory_points(above: pd.DataFrame, below: pd.DataFrame) -> list[RatioPoint]:
     """Return ratios of peak memory in every reading: measured on the device, else predicted, for CUDA before a CPU.
 
-    The sides are lines of a page's table with a ``form``, which the words have if ``named``. A form that takes least by
-    prediction and was not measured leaves the batch size to predictions.
+    The sides are lines of a page's table with a ``form``. A form that takes least by prediction and was not measured
+    leaves the batch size to predictions.
     """
     measured, finished = ["allocated_mib", "reserved_mib"], ("ok", "no time")
     others = above.columns.intersection(["cuda_peak_mib", "cpu_peak_mib", "plain_allocated_mib"])
@@ -226,7 +225,7 @@ def memory_points(above: pd.DataFrame, below: pd.DataFrame, named: bool = False)
                 if "predicted" not in words and any(pd.isna(form[column]) for form in leanest.get(batch, ())):
                     continue
                 ratio = Estimate.exact((one[column] + held) / (other[column] + held))
-                source = _source((words,), one, other, named)
+                source = _source((words,), one, other)
                 points.append(RatioPoint("memory", batch, ratio, source, kind, "predicted" in words))
         known = {point.batch_size for point in found}
         found += [point for point in points if point.batch_size not in known]
@@ -266,14 +265,15 @@ def ratio_rule(
     """Return the rule of a claim about ratios: every part of the evidence must hold at each of the batch sizes.
 
     Args:
-        slack: subtracted from the published low end; 0 for a statement.
+        slack: subtracted from the published low end; 0 for a statement, whose evidence has CoMERA above.
         conditions: each says why a page decides nothing; empty where it may.
         beside: what is printed, as published, where a page decides nothing; the evidence at all batch sizes unless
             given.
         at: how the batch sizes are said.
         fair, fair_quantity: the evidence with the fair baseline, and what it is in words; ``fair_conditions`` say why a
             page has no such baseline, which goes before all other reasons.
-        alternative, alternative_name: the evidence on a method that the claim does not name, and that method.
+        alternative, alternative_name: the evidence on CoMERA over a method that the claim does not name, and that
+            method.
     """
 
     def judging(
@@ -306,7 +306,7 @@ def ratio_rule(
         return judge
 
     sizes = at.format(", ".join(f"{batch:,}" for batch in batches))
-    holds = f"{REACHES} (from half of it, where that is > 1: partly)" if slack else ABOVE_ONE
+    holds = f"{REACHES} (from half of it, where that is > 1: partly)" if slack else BELOW_ONE
     return Rule(
         claim_id,
         f"{quantity}, {sizes}",

@@ -12,7 +12,7 @@ DeviceKind = Literal["cpu", "cuda", "any"]
 Judge = Callable[[Claim, Any, Any], Judgement]
 
 #: When a number holds against a claim, in the words of the ledger; the tolerance is the rule's.
-REACHES, AT_MOST, ABOVE_ONE = ">= published - tolerance", "<= published + tolerance", "> 1"
+REACHES, AT_MOST, BELOW_ONE = ">= published - tolerance", "<= published + tolerance", "< 1"
 
 #: Heads the judgement on a :class:`Bed`, and says why it is no verdict on the claim.
 ON_BED, ELSEWHERE = "on a bed that decides", "The claim is about other data"
@@ -56,9 +56,9 @@ class Rule:
     Example:
         >>> def judge(claim, page, rows):
         ...     return untested("made up")
-        >>> rule = Rule("lte-time", "epoch time, lte / comera", REACHES, "cuda", 0.5, "x", judge=judge)
+        >>> rule = Rule("lte-time", "epoch time, lte over CoMERA", REACHES, "cuda", 0.5, "x", judge=judge)
         >>> rule.expression, rule.tolerance_text
-        ('epoch time, lte / comera >= published - tolerance', '0.5x')
+        ('epoch time, lte over CoMERA >= published - tolerance', '0.5x')
     """
 
     claim_id: str

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from figures.arms import COMERA
 from figures.columns import bounds_kinds, time_column, unit_of
 from figures.draw.captions import Caption
 from figures.draw.footnotes import Footnotes
@@ -75,12 +76,14 @@ class BarPage:
 
     Args:
         kind: of the device, ``cpu`` or ``cuda``.
-        over: the arm that ratios are to.
+        over: what ratios are to, as it is called in their columns.
+        own: the arm that is drawn as CoMERA's.
         title: of a panel, by its batch size.
     """
 
     kind: str
     over: str
+    own: str = COMERA
     title: str = "batch {:,}"
     bands: list[Band] = field(default_factory=list)
     footnotes: Footnotes = field(default_factory=Footnotes)
@@ -99,7 +102,7 @@ class BarPage:
         if (table["time_status"] == NOT_RECORDED).all():
             return
         name, (unit, scale) = time_column(per), unit_of(table, per)
-        is_own = table["arm" if "arm" in table else "variant"] == self.over
+        is_own = table["arm" if "arm" in table else "variant"] == self.own
         rare = table.get(name.replace("time", "rare"), pd.Series(0.0, table.index)).fillna(0.0) * scale
         steps, found = table[name] * scale - rare, marks(table, of_time=True)
         bars = pd.DataFrame(
@@ -168,7 +171,9 @@ class BarPage:
         panels = {self.title.format(batch): part for batch, part in by_batch}
         self.bands.append(Band(heading, panels, fills, words))
 
-    def draw(self, caption: Caption, rows: Sequence[str], references: int = 1, more: Sequence[str] = ()) -> Figure:
+    def draw(
+        self, caption: Caption, rows: Sequence[str], references: Sequence[str], more: Sequence[str] = ()
+    ) -> Figure:
         """Draw all bands; ``more`` follows the notes on the picture, the rest is as :func:`draw_bars` has it."""
         notes = (*self.footnotes.lines(), *caption.of_picture, *more)
         return draw_bars(caption, rows, self.bands, notes, references)
@@ -179,7 +184,7 @@ def draw_bars(
     rows: Sequence[str],
     bands: Sequence[Band],
     footnotes: Sequence[str] = (),
-    references: int = 1,
+    references: Sequence[str] = (),
     below: Any = None,
 ) -> Figure:
     """Draw a page of bands from top to bottom.
@@ -189,7 +194,7 @@ def draw_bars(
         rows: the names of the rows that all panels share.
         bands: from top to bottom; one with more panels than fit beside one another is continued.
         footnotes: what stands before the notes.
-        references: how many of the rows at the top ratios are to; their names are bold.
+        references: the rows that ratios are to; their names are bold.
         below: draws what follows, given the page and the number of its part.
     """
     stacked = [
@@ -209,8 +214,9 @@ def draw_bars(
             axes.set_title(title, loc="left", fontweight="bold")
             _draw_panel(axes, 1 / len(panels), band.panels[title], band.fills)
         panels[0].set_yticks(range(len(rows)), rows)
-        for name in panels[0].get_yticklabels()[:references]:
-            name.set_fontweight("bold")
+        for label in panels[0].get_yticklabels():
+            if label.get_text() in references:
+                label.set_fontweight("bold")
     if below:
         below(page, len(stacked))
     return page.finish()

@@ -42,6 +42,8 @@ _NOTES = (
     "As published: the arms that the paper compares. Fair baseline: of the rival that the claim names, and of CoMERA, "
     "the strongest form recorded (checkpointed, 8 bit, sparse, per layer, compiled, BF16); where no rival takes part, "
     "the same.",
+    "Ratios are of CoMERA over the rival, and lower is better. Where the published number is of the rival over CoMERA, "
+    "so is ours, and its line says which is over which.",
     f"{ALTERNATIVES}: whether CoMERA takes less than low rank of equal size or an uncompressed table; it changes no "
     "verdict and no count.",
     f"{ON_BED[0].upper()}{ON_BED[1:]}: the same question on other data, which tell methods apart; it changes no "

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from figures import frame
+from figures.arms import COMERA, RANK_RIVAL, SIZE_RIVAL
 from figures.frame import Patterns, narrow, newest, repeats, settings
-from figures.stats.time_values import time_columns
+from figures.stats.time_values import ratio_columns, time_columns
 from figures.text import NOT_IN_GRID, NOT_RECORDED
 from figures.times import Per
 
@@ -122,13 +123,22 @@ class TimesAndMemory(frame.Page):
         Args:
             grid: the cells.
             over: the name of the reference.
-            reference: the values in which its cell differs, such as ``{"arm": "comera"}``.
+            reference: the values in which its cell differs, such as ``{"arm": "dense"}``.
             asked: which cells the paper's grid has; all by default.
             rare: whether the part in rare events has columns of its own.
         """
         below = self.times_of(grid, **reference).mask(_are(grid, reference))
         asked = pd.Series(asked, index=grid.index)
         return time_columns(self.timed(grid, "times", "status", "message"), below, self.per, over, asked, rare)
+
+    def over_low_rank(self, grid: pd.DataFrame) -> pd.DataFrame:
+        """Return the ratios of CoMERA's times to those of low rank of equal size, and to those of equal rank."""
+        ours, rivals = self.times_of(grid).where(grid["arm"] == COMERA), {"": SIZE_RIVAL, "_of_equal_rank": RANK_RIVAL}
+        found = [
+            ratio_columns(f"time_over_low_rank{end}", ours, self.times_of(grid, arm=rival))
+            for end, rival in rivals.items()
+        ]
+        return pd.concat(found, axis=1).drop(columns="pairing")
 
     def memory(
         self, grid: pd.DataFrame, target: str, over: str, reference: Mapping[str, Any], asked: Any = True

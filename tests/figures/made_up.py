@@ -14,6 +14,7 @@ import numpy as np
 
 from bench.core.record import Record
 from bench.core.samples import packed
+from figures.artifacts import fig5
 
 CPU, CUDA = "Made-up CPU, 2 threads", "Made-up GPU 9000"
 OLD, NEW = "2000-01-01T00:00:00+00:00", "2009-01-01T00:00:00+00:00"
@@ -150,7 +151,7 @@ def epochs(device: str = CPU, batches: Sequence[int] = (1, 8), **columns: Any) -
 
 def looked_up(variant: str, means: Sequence[float], batch: int = 10_000, **columns: Any) -> Record:
     """A timed look-up of Fig. 5: CoMERA's with an order of products, or a dense table."""
-    dense = {"uncompressed": "dense", "uncompressed, sparse": "dense:sparse"}.get(variant)
+    dense = {words: arm for arm, words in fig5.TABLES.items()}.get(variant)
     method = {"lr": 1.0} if dense else {"lookup": variant, "table_ranks": 32}
     layer = {"rows": 30522, "columns": 768, "optimizer_step": columns.pop("step", False)}
     values = {

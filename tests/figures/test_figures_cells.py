@@ -42,9 +42,9 @@ def test_an_epoch_is_its_steps_and_its_share_of_rare_events() -> None:
     found = line(timed("dense", [100.0, 110.0, 120.0], **rare))
     assert found["epoch_time_s"] == pytest.approx((0.110 + 0.020) * EXAMPLES, rel=1e-5)
     assert found["epoch_rare_s"] == pytest.approx(0.020 * EXAMPLES, rel=1e-5)
-    galore = timed("dense", [100.0, 200.0, 300.0], rare_time_ms=4000.0, rare_period_steps=40)
-    ratio = line(galore, timed("comera", [50.0, 75.0, 100.0]))
-    assert ratio["time_over_comera"] == ratio["time_over_comera_low"] == 4  # (100 + 100) / 50 in each block
+    galore = timed("galore", [100.0, 200.0, 300.0], rare_time_ms=4000.0, rare_period_steps=40)
+    ratio = line(galore, timed("dense", [50.0, 75.0, 100.0]), arm="galore")
+    assert ratio["time_over_dense"] == ratio["time_over_dense_low"] == 4  # (100 + 100) / 50 in each block
 
 
 def test_an_epoch_time_is_that_of_the_samples_whatever_an_older_record_says() -> None:
@@ -62,15 +62,15 @@ def test_the_epoch_times_of_a_page_are_those_of_its_records() -> None:
 
 
 def test_a_ratio_is_paired_by_the_blocks_that_both_have() -> None:
-    dense, comera = timed("dense", [30.0, 60.0, 100.0]), timed("comera", [10.0, 20.0])
-    assert line(dense, comera)[["time_over_comera", "time_pairing"]].tolist() == [3.0, "paired"]
+    comera, dense = timed("comera", [30.0, 60.0, 100.0]), timed("dense", [10.0, 20.0])
+    assert line(comera, dense, arm="comera")[["time_over_dense", "time_pairing"]].tolist() == [3.0, "paired"]
     for pairing in ("elsewhere", ""):
-        other = dataclasses.replace(comera, pairing=pairing)
-        assert line(dense, other)["time_pairing"] == "unpaired"
+        other = dataclasses.replace(dense, pairing=pairing)
+        assert line(comera, other, arm="comera")["time_pairing"] == "unpaired"
     nameless = [dataclasses.replace(one, pairing="") for one in (dense, comera)]
-    assert line(*nameless)["time_pairing"] == "unpaired"
-    disjoint = timed("comera", [10.0, 20.0, 30.0, 40.0], disturbed=(0, 1, 2))
-    assert line(dense, disjoint)["time_pairing"] == "unpaired"
+    assert line(*nameless, arm="comera")["time_pairing"] == "unpaired"
+    disjoint = timed("dense", [10.0, 20.0, 30.0, 40.0], disturbed=(0, 1, 2))
+    assert line(comera, disjoint, arm="comera")["time_pairing"] == "unpaired"
 
 
 def test_two_ranks_need_half_the_steps_for_an_epoch() -> None:
@@ -87,12 +87,12 @@ def test_two_ranks_need_half_the_steps_for_an_epoch() -> None:
 @pytest.mark.parametrize("status", ["oom", "timeout", "error"])
 def test_a_cell_without_time_has_none_and_no_ratio(status: str) -> None:
     comera, dense = timed("comera", [1.0, 2.0]), timed("dense", [2.0, 4.0])
-    with_samples = dataclasses.replace(dense, status=status, message="made up", epoch_time_s=3.0)
-    for one in (failed(dense, status), with_samples):
-        found = line(comera, one)
+    with_samples = dataclasses.replace(comera, status=status, message="made up", epoch_time_s=3.0)
+    for one in (failed(comera, status), with_samples):
+        found = line(dense, one, arm="comera")
         assert found["time_status"] == status
-        assert found[["epoch_time_s", "time_over_comera"]].isna().all()
-    assert line(record("dense"), comera)["time_status"] == "no time"
+        assert found[["epoch_time_s", "time_over_dense"]].isna().all()
+    assert line(record("comera"), dense, arm="comera")["time_status"] == "no time"
 
 
 @pytest.mark.parametrize("launches", [(3, 3), (8, 8), (3, 8), (1, 3)])
@@ -103,7 +103,7 @@ def test_bounds_are_called_a_range_or_an_interval_cell_by_cell(launches: tuple[i
     found = table("fig1", records, "batch_size", "arm").loc[1].astype(object).fillna("")
     kinds = {n: "interval" if n >= 6 else "range" if n > 1 else "" for n in launches}
     assert found.loc[list(arms), "epoch_time_s_bounds"].tolist() == [kinds[n] for n in launches]
-    assert found.loc["dense", "time_over_comera_bounds"] == kinds[min(launches)]  # of the launches that both have
+    assert found.loc["comera", "time_over_dense_bounds"] == kinds[min(launches)]  # of the launches that both have
     [note] = [one for one in drawn.notes if one.startswith("[low, high]")]
     words = {"range": "range over launches", "interval": "95% interval"}
     assert {kind for kind, said in words.items() if said in note} == set(kinds.values()) - {""}
@@ -264,13 +264,13 @@ def in_calls(arm: str, means: Sequence[float], calls: int, launches: int = 3) ->
 
 
 def test_ranges_are_over_calls_and_an_arm_of_fewer_calls_is_named() -> None:
-    dense = in_calls("dense", (4.6, 3.2, 4.8), 3)
+    comera = in_calls("comera", (4.6, 3.2, 4.8), 3)
     lora = dataclasses.replace(in_calls("lora", (2.0,), 1), pairing="call-0")
-    found = page("fig1", [in_calls("comera", (1.0, 1.0, 1.0), 3), dense, lora])
-    line = parsed(text_of(found, ".csv"), "batch_size", "arm").loc[(1, "dense")]
-    bounds = line[["time_over_comera_low", "time_over_comera_high", "time_over_comera_bounds"]]
+    found = page("fig1", [in_calls("dense", (1.0, 1.0, 1.0), 3), comera, lora])
+    line = parsed(text_of(found, ".csv"), "batch_size", "arm").loc[(1, "comera")]
+    bounds = line[["time_over_dense_low", "time_over_dense_high", "time_over_dense_bounds"]]
     assert bounds.tolist() == [pytest.approx(3.2), pytest.approx(4.8), "range over calls"]
     assert line["launches"] == 9
     text = text_of(found, ".md")
     assert "9 launches of 1-3 calls" in text or "3-9 launches of 1-3 calls" in text
-    assert "Timed in 1 of CoMERA's 3 calls, with bounds of that one alone: lora." in text
+    assert "Timed in 1 of dense's 3 calls, with bounds of that one alone: lora." in text

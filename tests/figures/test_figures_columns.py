@@ -28,17 +28,17 @@ def table(*lines: dict[str, object]) -> pd.DataFrame:
         ({"step_time_ms": None, "time_status": "not recorded"}, "step, ms", "not recorded"),
         ({"step_time_ms": None, "time_status": "not in the grid"}, "step, ms", "-"),
         ({"step_time_ms": None}, "step, ms", "-"),
-        ({"time_over_comera": 4.4, "time_pairing": "paired"}, "time / comera", "4.40x"),
-        ({"time_over_comera": 4.4, "time_pairing": "unpaired"}, "time / comera", "4.40x ‡"),
-        ({"time_over_comera": 4.4, "time_pairing": ""}, "time / comera", "4.40x"),
-        ({"time_over_comera": None, "arm": "comera"}, "time / comera", "1"),  # to itself
+        ({"time_over_dense": 4.4, "time_pairing": "paired"}, "time / dense", "4.40x"),
+        ({"time_over_dense": 4.4, "time_pairing": "unpaired"}, "time / dense", "4.40x ‡"),
+        ({"time_over_dense": 4.4, "time_pairing": ""}, "time / dense", "4.40x"),
+        ({"time_over_dense": None, "arm": "dense"}, "time / dense", "1"),  # to itself
         ({"older_code": True}, "arm", "dense †"),
     ],
 )
 def test_a_cell_has_its_number_bounds_and_marks_or_says_why_there_is_none(
     line: dict[str, object], heading: str, cell: str
 ) -> None:
-    written = readable(table(line, {"time_over_comera": 1.0}))[heading]
+    written = readable(table(line, {"time_over_dense": 1.0}))[heading]
     assert written[0] == cell
     assert "†" not in written[1]
 
@@ -82,13 +82,13 @@ def test_bounds_are_called_what_they_are(kind: str, launches: int, words: list[s
 
 
 def test_a_table_across_has_a_line_per_arm_and_the_ratio_in_parentheses() -> None:
-    ratio = {"time_over_comera": 4.4, "time_over_comera_low": 4.0, "time_over_comera_high": 5.0}
-    lines = [ratio, {"batch_size": 16, "step_time_ms": None, "time_status": "oom"}]
-    lines += [{"arm": "comera", "step_time_ms": 10.0}, {"arm": "comera", "batch_size": 16}]
-    found = across(table(*lines), "arm", "batch_size", {"step_time_ms": "time_over_comera"})
+    ratio = {"time_over_dense": 0.23, "time_over_dense_low": 0.2, "time_over_dense_high": 0.25}
+    lines = [{}, {"batch_size": 16, "step_time_ms": None, "time_status": "oom"}]
+    lines += [{"arm": "comera", "step_time_ms": 10.0, **ratio}, {"arm": "comera", "batch_size": 16}]
+    found = across(table(*lines), "arm", "batch_size", {"step_time_ms": "time_over_dense"})
     assert found.to_dict("records") == [
-        {"arm": "dense", "step, ms, batch 8": "44.0 (4.40x)", "step, ms, batch 16": "oom"},
-        {"arm": "comera", "step, ms, batch 8": "10.0", "step, ms, batch 16": "44.0"},
+        {"arm": "dense", "step, ms, batch 8": "44.0", "step, ms, batch 16": "oom"},
+        {"arm": "comera", "step, ms, batch 8": "10.0 (0.230x)", "step, ms, batch 16": "44.0"},
     ]
 
 
@@ -99,7 +99,7 @@ def test_numbers_stand_to_the_right_also_where_some_are_missing() -> None:
 
 
 def test_details_are_in_the_csv_alone_and_patterns_take_the_name_of_what_they_are_over() -> None:
-    for end in ("time_over_comera_low", "time_over_comera_bounds", "cuda_activations_mib", "blocks"):
+    for end in ("time_over_dense_low", "time_over_dense_bounds", "cuda_activations_mib", "blocks"):
         assert format_of(end) is None
     found = format_of("time_over_low_rank")
     assert found is not None

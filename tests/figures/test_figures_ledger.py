@@ -133,7 +133,7 @@ def test_what_the_fair_baseline_changes_leads_the_page() -> None:
     assert "records decide 1 of them with the fair baseline, which changes 1 outcome." in judging.fairness(entries)
     for printed in (to_text(entries), to_markdown_page(entries)):
         assert printed.index(COMPARED) < printed.index("lte-memory")
-        assert "galore:per_layer / comera" in printed
+        assert "galore:per_layer over comera" in printed
 
 
 def test_bf16_is_a_stronger_form_where_both_sides_ran_in_it() -> None:
@@ -143,7 +143,7 @@ def test_bf16_is_a_stronger_form_where_both_sides_ran_in_it() -> None:
     )
     entry = entry_of(in_fp32 + in_bf16, "time-epoch-speedup")
     assert (entry.outcome, entry.fair_outcome) == ("reproduced", "partly")
-    assert "dense, bf16, CUDA Graph / comera" in entry.fair_why
+    assert "dense, bf16, CUDA Graph over comera" in entry.fair_why
     alone = [one for one in in_bf16 if one.arm == "comera"]
     assert entry_of(in_fp32 + alone, "time-epoch-speedup").fair_outcome == "not tested here"
 
@@ -154,7 +154,7 @@ def test_low_rank_of_equal_size_is_a_line_of_its_own() -> None:
     entry = {entry.claim.id: entry for entry in entries}["galore-memory-b1"]
     assert (entry.outcome, entry.fair_outcome) == ("predicted", "predicted")
     assert "low_rank" not in entry.fair_why
-    assert "low_rank@size / comera" in entry.alternative.why
+    assert "comera over low_rank@size" in entry.alternative.why
     [line] = [line for line in to_markdown_page(entries).splitlines() if "| low rank of equal size |" in line]
     assert "CoMERA does not take less" in line
 
@@ -189,7 +189,7 @@ def test_a_peak_that_the_allocator_measured_goes_before_a_prediction() -> None:
     [cpu, gpu] = entry_of([*predicted, *measured, *raced({32: 2.0}, "galore")], "galore-memory-b1").verdicts
     assert "11.0x at batch 1" in cpu.ours_text
     assert "6.26x at batch 1" in cpu.ours_text
-    assert gpu.ours_text == "6.26x at batch 1 (memory, allocated on CUDA, plain steps)"
+    assert gpu.ours_text == "6.26x at batch 1 (memory, galore over comera, allocated on CUDA, plain steps)"
 
 
 def test_claims_roll_up_by_figure() -> None:

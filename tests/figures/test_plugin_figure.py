@@ -59,7 +59,7 @@ def test_it_is_drawn_by_the_command_with_its_verdict(folder: Path, tmp_path: Pat
     ]
     assert "clicks-size: reproduced" in printed
     [line] = [line for line in written[f"{stem}.md"].decode().splitlines() if line.startswith("| clicks-size")]
-    assert line.split(" | ")[2:4] == ["42.5x (dense / comera)", "reproduced"]
+    assert line.split(" | ")[2:4] == ["42.5x (dense over comera)", "reproduced"]
     [page] = ARTIFACT.render(sizes(), {})
     assert page.files == written
 
@@ -69,7 +69,7 @@ def test_its_claim_is_in_the_ledger(comera: int, outcome: str, monkeypatch: pyte
     offered(monkeypatch, ARTIFACT)
     [entry] = [entry for entry in judge(sizes(comera)) if entry.claim is CLAIM]
     assert (entry.outcome, entry.experiments) == (outcome, ("weights",))
-    assert entry.rule.expression == "parameters of dense / comera >= published - tolerance"
+    assert entry.rule.expression == "parameters of dense over comera >= published - tolerance"
     [entry] = [entry for entry in judge([record()]) if entry.claim is CLAIM]
     assert entry.outcome == "not tested here"
     assert entry.why.endswith("python -m bench experiment=weights.")
