@@ -3,22 +3,22 @@
 Four kinds of places in a Markdown file hold what this module writes. A number, or a range of several, with as many
 digits as asked for::
 
-    <!-- value fig1-amd-epyc-2-threads time_over_comera arm=dense batch_size=1 -->4.59<!-- /value -->
+    <!-- value fig1-amd-epyc-2-threads time_over_dense arm=comera batch_size=1 -->0.218<!-- /value -->
 
 A table, by the values of two columns, with bounds where there are any::
 
-    <!-- pivot fig1-amd-epyc-2-threads time_over_comera arm=dense|galore batch_size=1|8 -->
+    <!-- pivot fig1-amd-epyc-2-threads time_over_dense arm=comera|galore batch_size=1|8 -->
     | arm | 1 | 8 |
     …
     <!-- /pivot -->
 
-``|`` separates values, and quotes hold those with blanks. ``1/COLUMN`` is the inverse. ``digits=2`` changes how many
+``|`` separates values, and quotes hold those with blanks. ``digits=2`` changes how many
 there are, three by default. Parts of the claims ledger are the third kind: ``<!-- claims summary -->``, ``changed``,
 ``alternatives``, ``artifacts``, ``bed``. The fourth are lines with numbers among words: ``<!-- template rivals -->`` is
-``rivals.md.j2`` in the folder ``figures/places``, a jinja2 template with two functions and two filters::
+``rivals.md.j2`` in the folder ``figures/places``, a jinja2 template with functions and a filter::
 
-    {{ number("fig1-amd-epyc-2-threads", "time_over_comera", arm="dense", batch_size=1) }}                4.5893
-    {{ numbers("fig1-amd-epyc-2-threads", "time_over_comera", arm="dense") | inverse | span(2) }}   0.21 to 0.23
+    {{ number("fig1-amd-epyc-2-threads", "time_over_dense", arm="comera", batch_size=1) }}      0.217896
+    {{ numbers("fig1-amd-epyc-2-threads", "time_over_dense", arm="comera") | span(2) }}   0.21 to 0.23
 
 A name is that of a drawn CSV file, or of an experiment's CSV beside the records (``probe``, ``fig10_time``).
 """
@@ -59,19 +59,17 @@ class Asked:
     Args:
         name: of the CSV file, without its suffix.
         column: with the numbers.
-        inverse: whether their inverses are shown.
         where: the values that other columns must have, in order.
         digits: significant ones.
 
     Example:
-        >>> asked = Asked.of("fig1-cpu 1/time arm=dense batch_size=1|8 digits=2")
-        >>> asked.inverse, asked.where, asked.digits
-        (True, {'arm': ['dense'], 'batch_size': ['1', '8']}, 2)
+        >>> asked = Asked.of("fig1-cpu time arm=dense batch_size=1|8 digits=2")
+        >>> asked.column, asked.where, asked.digits
+        ('time', {'arm': ['dense'], 'batch_size': ['1', '8']}, 2)
     """
 
     name: str
     column: str
-    inverse: bool
     where: Mapping[str, Sequence[str]]
     digits: int = 3
 
@@ -82,7 +80,7 @@ class Asked:
         split = [pair.split("=", 1) for pair in pairs]
         where = {key: values.strip('"').split("|") for key, values in split}
         digits = int(where.pop("digits", ["3"])[0])
-        return cls(name, column.removeprefix("1/"), column.startswith("1/"), where, digits)
+        return cls(name, column, where, digits)
 
 
 def filled(text: str, folders: Sequence[Path], ledger: Callable[[], str]) -> str:
@@ -123,7 +121,7 @@ def _template(name: str, folders: Sequence[Path]) -> str:
     environment = templates(PLACES)
 
     def numbers(csv: str, column: str, **where: object) -> list[float]:
-        asked = Asked(csv, column, False, {key: str(value).split("|") for key, value in where.items()})
+        asked = Asked(csv, column, {key: str(value).split("|") for key, value in where.items()})
         return [float(text) for text in _rows(asked, _read(csv, folders), asked.where)[column]]
 
     def number(csv: str, column: str, **where: object) -> float:
@@ -133,7 +131,7 @@ def _template(name: str, folders: Sequence[Path]) -> str:
         return found[0]
 
     environment.globals.update(numbers=numbers, number=number, holds=_holds)
-    environment.filters.update(span=_span, inverse=_inverse)
+    environment.filters.update(span=_span)
     template = environment.get_template(f"{name}.md.j2")
     return f"\n{template.render().strip()}\n"
 
@@ -172,17 +170,9 @@ def _rows(asked: Asked, table: pd.DataFrame, where: Mapping[str, Sequence[str]])
     return shown
 
 
-def _number(asked: Asked, text: str) -> float:
-    return 1 / float(text) if asked.inverse else float(text)
-
-
 def _value(asked: Asked, table: pd.DataFrame) -> str:
     texts = _rows(asked, table, asked.where)[asked.column]
-    return _span([_number(asked, text) for text in texts], asked.digits)
-
-
-def _inverse(numbers: Sequence[float] | float) -> list[float] | float:
-    return 1 / numbers if isinstance(numbers, float) else [1 / number for number in numbers]
+    return _span([float(text) for text in texts], asked.digits)
 
 
 def _span(numbers: Sequence[float] | float, digits: int = 3) -> str:
@@ -214,9 +204,9 @@ def _pivot(asked: Asked, table: pd.DataFrame) -> str:
 
 
 def _with_bounds(asked: Asked, row: pd.Series) -> str:
-    value = significant(_number(asked, row[asked.column]), asked.digits)
+    value = significant(float(row[asked.column]), asked.digits)
     ends = [row.get(f"{asked.column}_{side}", "") for side in ("low", "high")]
     if "" in ends:
         return value
-    low, high = sorted(_number(asked, end) for end in ends)
-    return f"{value} [{significant(low, asked.digits)}, {significant(high, asked.digits)}]"
+    low, high = (significant(float(end), asked.digits) for end in ends)
+    return f"{value} [{low}, {high}]"
