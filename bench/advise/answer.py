@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from bench.advise.arms import AdvisedArm
+from bench.advise.arms import NARROW, SMALL, AdvisedArm
 from bench.advise.evidence import Evidence, GapRange, evidence
 from bench.advise.linear import Steps
 from bench.advise.model import AdvisedModel
 from bench.advise.question import Question
+from bench.core.reading import model_words
 from bench.errors import ConfigError
 from bench.estimate.devices import GPUS, Device
 from bench.estimate.memory import Category
@@ -21,7 +22,7 @@ from bench.protocol import CellFailure
 from bench.step.allocator import free_memory_mib
 from bench.step.unsupported import StepCell, unsupported
 
-_MIB = 2**20
+_MIB, _GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class AnswerRow:
     least_ms: float | None = None  # lower bound on the time of a step; None where the device's rates are not known
     bound_by: str = ""  # "products" or "memory traffic", which of both takes the least time
     gap: Mapping[str, GapRange] = field(default_factory=dict)  # in nats above dense training, by optimizer
+    shape: str = ""  # blocks and columns of a smaller dense model, and the peaks of its other shapes
     left_out: str = ""  # why nothing was predicted; empty where it was
 
     @property
@@ -104,13 +106,13 @@ def answer_to(question: Question, report: Callable[[str], None]) -> Answer:
                 if not left[process]:
                     del left[process]
     except CellFailure as failure:
-        raise ConfigError(f"model is {str(question.model)!r}, which cannot be predicted ({failure}).") from None
+        raise ConfigError(f"model is {model_words(question.model)!r}, which cannot be predicted ({failure}).") from None
     finally:
         for process in waiting:
             process.stop()
     if all(row.left_out for row in rows.values()):
         first = rows[question.arms[0]]
-        raise ConfigError(f"model is {str(question.model)!r}, which no arm can train: {first.left_out}")
+        raise ConfigError(f"model is {model_words(question.model)!r}, which no arm can train: {first.left_out}")
     return Answer(question, device=device, rows=tuple(rows[arm] for arm in question.arms), evidence=evidence(), **facts)
 
 
@@ -128,11 +130,21 @@ def _serve(connection: Connection, question: Question, device: Device) -> None:
 
 
 def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Device) -> AnswerRow:
-    """Predict one arm; an arm that cannot train the model is left out with its reason."""
+    """Predict one arm; an arm that cannot train the model is left out with its reason.
+
+    Of an arm that may have several shapes, the one with the lowest peak is taken.
+    """
     try:
-        model = arm.model(model)
+        rows = [_row_of(question, each, arm, device) for each in arm.models(model)]
     except ValueError as error:
         return AnswerRow(arm, left_out=str(error))
+    best, *others = sorted(rows, key=lambda row: (bool(row.left_out), row.peak))
+    peaks = [f"{other.shape} would peak at {other.peak / _GIB:,.2f} GiB" for other in others if not other.left_out]
+    return replace(best, shape="; ".join([best.shape, *peaks]))
+
+
+def _row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Device) -> AnswerRow:
+    """Predict an arm on the model that it trains."""
     steps = Steps(model, arm.method, question.precision, device.kind, arm.checkpoint)
     asked = question.batch_size, question.precision, device.kind, model.sequence_length, arm.checkpoint
     try:
@@ -144,8 +156,10 @@ def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Dev
         return AnswerRow(arm, left_out=str(error) if isinstance(error, ValueError) else first_line(error))
     moment, memory = step.peak()
     numbers = {name: round(value) for name, value in step.numbers.items()}
-    gap = found.gap(arm) if (found := evidence()) else {}
-    row = AnswerRow(arm, numbers["parameters"], moment.words, memory, largest, numbers["flops"], gap=gap)
+    gap = found.gap(arm, model.share) if (found := evidence()) else {}
+    shape = model.shape if arm.base in (NARROW, SMALL) else ""
+    counts = numbers["parameters"], moment.words, memory, largest, numbers["flops"]
+    row = AnswerRow(arm, *counts, gap=gap, shape=shape)
     if not device.peak_flops:
         return row
     traffic = Traffic(numbers["read"], numbers["written"], numbers["kept"])

@@ -1,7 +1,8 @@
 """The ways to train a model that are compared, and what is known of each before anything is predicted.
 
 An arm is written as in ``python -m bench predict``: ``method[:variant][+checkpoint]``; ``muon`` is the dense model
-under :class:`comera.Muon`. Structured arms have a ratio: how many times smaller the matrices of the blocks are.
+under :class:`comera.Muon`. Structured arms have a ratio: how many times smaller the matrices of the blocks are. The
+smaller dense models have the size of these.
 """
 
 from collections.abc import Sequence
@@ -17,18 +18,18 @@ from bench.protocol.recipe import Prescribed, Recipe
 
 MUON = "muon"
 
-#: The dense model with fewer columns, as many parameters as formats leave.
-NARROW = "dense:narrow"
+#: Dense models with as many parameters as formats leave: with fewer columns, or with fewer blocks and other columns.
+NARROW, SMALL = "dense:narrow", "dense:small"
 
 #: Every arm of the table, in its order.
 ARMS = (
     *("dense", "dense+checkpoint", "dense:adamw8bit", "dense:adamw8bit+checkpoint"),
     *("muon", "galore:8bit_per_layer", "apollo_mini", "lora"),
-    *("dense:narrow", "low_rank@size", "btt", "comera", "comera:lean"),
+    *("dense:narrow", "dense:small", "grouped", "low_rank@size", "btt", "comera", "comera:lean"),
 )
 
 #: How many times smaller the matrices are that are asked for unless others are.
-RATIOS = (2.0, 4.0, 10.0)
+RATIOS = (2.0, 4.0, 8.0)
 
 #: The rates change neither memory nor work; no gradient is clipped, as in every other arm.
 _MUON = Recipe(optimizer="muon", lr=0.02, lr_rest=3e-4, clip=None)
@@ -77,12 +78,15 @@ class AdvisedArm:
         kinds = {"dense": Kind.EXACT, "dense:adamw8bit": Kind.EIGHT_BIT, "lora": Kind.FINE_TUNING}
         return kinds.get(self.base, Kind.OPTIMIZER)
 
-    def model(self, model: AdvisedModel) -> AdvisedModel:
-        """Return the model that the arm trains: with fewer columns for ``dense:narrow``, else the given one.
+    def models(self, model: AdvisedModel) -> list[AdvisedModel]:
+        """Return the model that the arm trains, in each shape that it may have.
 
-        Raises ValueError: the model has no narrower form.
+        It is the given one, but for ``dense:narrow`` and ``dense:small``; the latter may have several shapes. Raises
+        ValueError: the model has no such form.
         """
-        return model.narrowed(self.ratio) if self.base == NARROW and self.ratio else model
+        if self.base == SMALL and self.ratio:
+            return model.smaller(self.ratio)
+        return [model.narrowed(self.ratio) if self.base == NARROW and self.ratio else model]
 
     def method(self, model: AdvisedModel) -> Method:
         """Build the method afresh, for a model of any depth.
@@ -91,7 +95,7 @@ class AdvisedArm:
         """
         if self.base == MUON:
             return Prescribed(build("dense", "", default_settings("dense")), _MUON)
-        if self.base == NARROW:  # the model itself is narrower
+        if self.base in (NARROW, SMALL):  # the model itself is smaller
             return build("dense", "", default_settings("dense"))
         arm = parse_arm(self.base)
         field = "ranks_of_ratio" if arm.match == "rank" else "ratio"
@@ -117,7 +121,7 @@ def arms_of(names: Sequence[str], ratios: Sequence[float]) -> list[AdvisedArm]:
                 allowed = ", ".join((*available(), MUON))
                 raise ConfigError(f"arms has {name!r}; allowed: {allowed}, with :variant and {CHECKPOINTED}.")
             parse_arm(name)
-            structured = arm.base == NARROW or (method != "dense" and "ratio" in default_settings(method))
+            structured = arm.base in (NARROW, SMALL) or (method != "dense" and "ratio" in default_settings(method))
         if names.count(name) > 1:
             raise ConfigError(f"arms has {name!r} twice; give each arm once.")
         arms += [AdvisedArm(name, ratio) for ratio in ratios] if structured else [arm]

@@ -16,6 +16,7 @@ from bench.advise.page import show
 from bench.advise.question import PRECISIONS, question_of
 from bench.advise.table import as_json, as_points, text
 from bench.commands.programs import progress, settings_parser
+from bench.core.reading import known_models
 from bench.errors import Parser
 from bench.estimate.devices import DEVICES
 from bench.runner.preload import HEAVY, prepare_processes
@@ -47,14 +48,16 @@ def main(words: Sequence[str]) -> None:
         return
     with progress("predicting ...") as report:
         answer = answer_to(question, report)
-    print(json.dumps(as_json(answer), indent=1) if given.json else text(answer), end="")
+    print(json.dumps(as_json(answer), indent=1) if given.json else text(answer, given.parts), end="")
     if given.html:
         show(as_points(answer, settings))
 
 
 def _parser(measures: bool) -> Parser:
-    arms = textwrap.fill(f"({', '.join(ARMS)})", 118, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    parser = settings_parser("advise", devices=DEVICES, precisions=PRECISIONS, tasks=tuple(TASKS), arms=[arms])
-    for flag in ("--memory", "--json") if measures else ("--json", "--html"):
+    lists: dict[str, Sequence[str]] = {"devices": DEVICES, "precisions": PRECISIONS, "tasks": tuple(TASKS)}
+    for name, known in {"models": known_models(), "arms": ARMS}.items():
+        lists[name] = [textwrap.fill(f"({', '.join(known)})", 100, initial_indent=_INDENT, subsequent_indent=_INDENT)]
+    parser = settings_parser("advise", **lists)
+    for flag in ("--memory", "--json") if measures else ("--parts", "--json", "--html"):
         parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
     return parser

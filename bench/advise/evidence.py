@@ -3,8 +3,9 @@
 The beds are small language models on one corpus of repetitive text (experiments ``formats_tiny`` and
 ``formats_small``). Each arm had its own search of rates; the rate is the one with the lowest validation loss, the gap
 the mean over seeds on the test data. An arm with several starts is given its best one. Matrices were 4 and 8 times
-smaller there; an arm is given the gap at the nearer of the two, and its range over the beds. A narrower dense model is
-given that of the bed's narrower model of the formats' size.
+smaller there; an arm is given the gap at the nearer of the two, and its range over the beds. A dense model of the
+formats' size is given that of the bed's model of that size, made smaller in the same way. Block tensor trains of a
+given rank are another arm than those of the fewest blocks.
 """
 
 import functools
@@ -16,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from bench.advise.arms import MUON, NARROW, AdvisedArm
+from bench.advise.arms import MUON, NARROW, SMALL, AdvisedArm
 from bench.core.record import Record, read_all
 
 #: Where the records are, and the experiments with the evidence.
@@ -47,7 +48,7 @@ class LossBed:
     """Measured gaps on one test bed, in nats above dense training under the same optimizer."""
 
     words: str  # the model and its steps
-    gaps: Mapping[float, Mapping[tuple[str, str], float]]  # by times smaller, then by method and optimizer
+    gaps: Mapping[float, Mapping[tuple[str, str], float]]  # by times smaller, then by arm and optimizer
     muon: float  # loss of dense training under Muon, less that under AdamW
 
     def nearest(self, ratio: float) -> float:
@@ -70,12 +71,14 @@ class Evidence:
         """Return the measured ratio that is nearest to one that is asked for, on the bed where it is farthest."""
         return max((bed.nearest(ratio) for bed in self.beds), key=lambda measured: abs(math.log(measured / ratio)))
 
-    def gap(self, arm: AdvisedArm) -> dict[str, GapRange]:
-        """Return the range of an arm's gaps by optimizer, at the nearest ratios; empty where none was measured.
+    def gap(self, arm: AdvisedArm, share: float = 1.0) -> dict[str, GapRange]:
+        """Return the range of an arm's gaps by optimizer, at the nearest ratios; empty where none is recorded.
 
-        The arms of exact arithmetic are dense training itself, so their gap is 0 by construction.
+        ``share`` is the share of the blocks that ``dense:small`` has. The arms of exact arithmetic are dense training
+        itself, so their gap is 0 by construction.
         """
-        base = arm.base if arm.base == NARROW else arm.parsed.method
+        small = f"{SMALL} depth {share:.3g}"
+        base = {NARROW: NARROW, SMALL: small}.get(arm.base, arm.parsed.method)
         if arm.base == "dense":
             return dict.fromkeys(OPTIMIZERS, GapRange(0.0, 0.0))
         found: dict[str, list[float]] = defaultdict(list)
@@ -105,9 +108,9 @@ def _bed(root: Path, experiment: str) -> LossBed | None:
     if len(dense) < len(OPTIMIZERS):
         return None
     gaps: dict[float, dict[tuple[str, str], float]] = defaultdict(dict)
-    for (ratio, method, _, optimizer), loss in losses.items():
+    for (ratio, name, _, optimizer), loss in losses.items():
         if ratio is not None:
-            name, gap = NARROW if method == "dense" else method, loss - dense[optimizer]
+            gap = loss - dense[optimizer]
             gaps[ratio][name, optimizer] = min(gap, gaps[ratio].get((name, optimizer), math.inf))
     whole = {ratio: some for ratio, some in gaps.items() if {name for _, name in some} == {*OPTIMIZERS}}
     if not whole:
@@ -120,13 +123,24 @@ def _bed(root: Path, experiment: str) -> LossBed | None:
 
 
 def _by_arm(records: list[Record]) -> dict[tuple[float | None, str, str, str], dict[float, list[Record]]]:
-    """Return records by ratio, method, variant and optimizer, then by rate; the rule of rates is the common one."""
+    """Return records by ratio, arm, start and optimizer, then by rate; the rule of rates is the common one."""
     found: dict[tuple[float | None, str, str, str], dict[float, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         recipe = record.config["training"]["recipe"]
         if not recipe.get("per_core"):
-            found[record.ratio, record.method, record.variant or "", recipe["optimizer"]][recipe["lr"]].append(record)
+            name, start = _arm(record)
+            found[record.ratio, name, start, recipe["optimizer"]][recipe["lr"]].append(record)
     return found
+
+
+def _arm(record: Record) -> tuple[str, str]:
+    """Return the arm of a record as gaps name it, and how its cores started."""
+    settings, variant = record.config["method_settings"], record.variant or ""
+    if record.method == "btt" and settings.get("rank") is not None:
+        return f"btt rank {settings['rank']}", variant
+    if record.method != "dense" or not variant:
+        return record.method, variant
+    return f"dense:{variant}" if settings.get("depth") is None else f"dense:{variant} depth {settings['depth']:.3g}", ""
 
 
 def _chosen(rates: Mapping[float, list[Record]]) -> float:

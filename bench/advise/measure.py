@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from bench.advise.arms import AdvisedArm
+from bench.advise.arms import SMALL, AdvisedArm
 from bench.advise.energy import Energy, energy_counter, energy_of
 from bench.advise.model import AdvisedModel
 from bench.advise.moments import trace
 from bench.advise.question import Question
 from bench.commands.programs import aligned
+from bench.core.reading import model_words
 from bench.errors import ConfigError
 from bench.estimate.devices import GPUS
 from bench.measures.allocator_peak import cpu_peak, cuda_peak, steps_of
@@ -104,7 +105,7 @@ def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: i
     torch.set_num_threads(threads)
     block = one_block(question)
     try:
-        model = arm.model(block)
+        model = _model(arm, block)
         peak = cuda_peak if question.kind == "cuda" else cpu_peak
         allocated = peak(lambda: steps_of(*_step(question, model, arm)))
         timed = () if memory_alone else _timed(question, block, arm)
@@ -115,6 +116,14 @@ def measured(question: Question, arm: AdvisedArm, memory_alone: bool, threads: i
     except RuntimeError as error:
         return MeasuredBlock(str(arm), left_out=first_line(error))
     return MeasuredBlock(str(arm), predicted, allocated, *timed)
+
+
+def _model(arm: AdvisedArm, block: AdvisedModel) -> AdvisedModel:
+    """Return the block that an arm trains; raises ValueError: it has another number of blocks."""
+    if arm.base == SMALL:
+        raise ValueError("it has fewer blocks than the model, and one block of each is run; use advise.")
+    [model] = arm.models(block)
+    return model
 
 
 def _step(question: Question, model: AdvisedModel, arm: AdvisedArm) -> tuple[TrainStep, Batch]:
@@ -133,7 +142,7 @@ def _timed(
     """Return the times of an arm and of dense training, which take turns, and on a GPU the energy of either's step."""
     on_cuda = question.kind == "cuda"
     arms = {"arm": arm, "dense": AdvisedArm("dense")}
-    turns = {name: _turn(*_step(question, one.model(model), one), on_cuda) for name, one in arms.items()}
+    turns = {name: _turn(*_step(question, _model(one, model), one), on_cuda) for name, one in arms.items()}
     for turn in turns.values():
         for _ in range(_WARM_UP):
             turn()
@@ -177,7 +186,8 @@ def as_text(question: Question, rows: list[MeasuredBlock], memory_alone: bool) -
     headings += [] if memory_alone else ["forward ms", "backward ms", "optimizer ms", "step ms", "over dense"]
     headings += ["J a step", "over dense"] if any(row.energy for row in rows) else []
     cells = [_cells(row) for row in rows if not row.left_out]
-    title = f"One block of {question.model}, batch {question.batch_size:,}, {question.precision}, {question.kind}"
+    step = f"batch {question.batch_size:,}, {question.precision}, {question.kind}"
+    title = f"One block of {model_words(question.model)}, {step}"
     left_out = [f"{row.arm} is left out: {row.left_out}" for row in rows if row.left_out]
     table = aligned([tuple(headings), *cells]) if cells else []
     noise = [_noise(row.times, row.dense) for row in rows if row.arm == "dense" and row.times and row.dense]

@@ -4,6 +4,7 @@ Structured arms act on the linear layers of the blocks. Embeddings, the output l
 blocks stay dense in every arm, as in the committed records of formats.
 """
 
+import bisect
 import copy
 import functools
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.core.reading import read_configuration
+from bench.core.reading import model_words, read_configuration
 from bench.errors import ConfigError
 from bench.protocol import Role
 from bench.workloads.hugging_face import TASKS, HuggingFaceWorkload, text_part
@@ -25,9 +26,12 @@ _LONGEST_PATTERN = 8
 _NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 
 #: What configurations call the inner features of a feed-forward, and the features of a head.
-_INNER, _PER_HEAD = ("intermediate_size", "n_inner", "ffn_dim", "d_ff"), ("head_dim", "d_kv")
+_INNER, _PER_HEAD = ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim"), ("head_dim", "d_kv")
 
-#: How far from a wanted number of parameters a narrower model may be.
+#: Shares of the blocks that the smaller models of ``dense:small`` have, by columns that give the size.
+SHARES = (0.5, 0.75)
+
+#: How far from a wanted number of parameters a narrower or a smaller model may be.
 _NEAR = 0.05
 
 #: Attributes of a block that tell it from its neighbours without making it another one.
@@ -39,9 +43,12 @@ class AdvisedModel(HuggingFaceWorkload):
 
     ``path`` is of a Hugging Face ``config.json``, or of a folder with one; a row has ``sequence_length`` tokens, by
     default as many as the model has positions, at most 2,048; ``task`` is one of
-    :data:`bench.workloads.hugging_face.TASKS`, or empty for the configuration's own. Raises ConfigError: as
-    :class:`HuggingFaceWorkload`; also a configuration without its sizes, or without blocks.
+    :data:`bench.workloads.hugging_face.TASKS`, or empty for the configuration's own. ``share`` is the share of the
+    blocks of the user's model that a smaller one has. Raises ConfigError: as :class:`HuggingFaceWorkload`; also a
+    configuration without its sizes, or without blocks.
     """
+
+    share = 1.0
 
     def __init__(self, path: Path, sequence_length: int | None, task: str) -> None:
         content = text_part(read_configuration(path))
@@ -50,17 +57,29 @@ class AdvisedModel(HuggingFaceWorkload):
         self._shortened: dict[int, AdvisedModel] = {}
         own: dict[str, str] = getattr(type(self.config), "attribute_map", {})
         for name in _NEEDED:
+            if name == "vocab_size" and chosen == "image":
+                continue
             if content.keys().isdisjoint({name, own.get(name, name)}):
                 given = own.get(name, name)
                 raise ConfigError(
-                    f"model is {str(path)!r}, which lacks {given}; add it, as the model's authors give it."
+                    f"model is {model_words(path)!r}, which lacks {given}; add it, as the model's authors give it."
                 )
         heads, shared = self.config.num_attention_heads, getattr(self.config, "num_key_value_heads", None)
         if shared and heads % shared:
             allowed = f"num_key_value_heads is {shared}; allowed: numbers that divide the {heads} heads"
-            raise ConfigError(f"model is {str(path)!r}, whose {allowed}.")
+            raise ConfigError(f"model is {model_words(path)!r}, whose {allowed}.")
         if not stacks_of(self.shapes):
-            raise ConfigError(f"model is {str(path)!r}, which has no blocks; allowed: models with an nn.ModuleList.")
+            raise ConfigError(
+                f"model is {model_words(path)!r}, which has no blocks; allowed: models with an nn.ModuleList."
+            )
+
+    @property
+    def shape(self) -> str:
+        """Its blocks and columns in words."""
+        blocks, inner = self.blocks, getattr(self.config, self._inner_name) or 4 * self.config.hidden_size
+        stacks = len(stacks_of(self.shapes))
+        each = f"{blocks} block{'s' * (blocks > 1)}" + (f" in each of {stacks} stacks" if stacks > 1 else "")
+        return f"{each}, width {self.config.hidden_size:,}, {inner:,} inner features"
 
     @property
     def blocks(self) -> int:
@@ -89,7 +108,7 @@ class AdvisedModel(HuggingFaceWorkload):
             return self
         if depth in self._shortened:
             return self._shortened[depth]
-        short = copy.copy(self)
+        short = self._copied()
         short.config = copy.deepcopy(self.config)
         types = getattr(self.config, "layer_types", None)
         if types is not None:
@@ -109,45 +128,96 @@ class AdvisedModel(HuggingFaceWorkload):
         multiple of 8 per head that comes nearest with blocks of the same shape, so that fused attention takes it; the
         inner features then make up the difference. Raises ValueError: none comes within 5 %.
         """
-        wanted = self._parameters / self.whole_ratio(ratio)
+        return self._of_size(self._parameters / self.whole_ratio(ratio), self.config.hidden_size - 1)
+
+    def smaller(self, ratio: float) -> list["AdvisedModel"]:
+        """Return the models of the size of :meth:`narrowed` with each of :data:`SHARES` of the blocks.
+
+        Shares are rounded to whole blocks; columns make up the size, as in :meth:`narrowed`. Raises ValueError: there
+        is none.
+        """
+        wanted, found, reason = self._parameters / self.whole_ratio(ratio), dict[int, AdvisedModel](), ""
+        if len({len(stack) for stack in stacks_of(self.shapes)}) > 1:
+            raise ValueError("no smaller model: its stacks have different numbers of blocks.")
+        for share in SHARES:
+            blocks = round(share * self.blocks)
+            if blocks in found or not 0 < blocks < self.blocks or not self._agrees(blocks):
+                continue
+            try:
+                found[blocks] = self.shortened(blocks)._of_size(wanted, 2 * self.config.hidden_size)
+            except ValueError as error:
+                reason = str(error)
+            else:
+                found[blocks].share = share
+        if not found:
+            raise ValueError(reason or f"no smaller model: its {self.blocks} block(s) cannot be made fewer.")
+        return list(found.values())
+
+    def _of_size(self, wanted: float, widest: int) -> "AdvisedModel":
+        """Return the model of about ``wanted`` parameters, with at most ``widest`` columns; see :meth:`narrowed`."""
         step = 8 * self.config.num_attention_heads
-        widths = range(step, self.config.hidden_size, step)
+        widths = range(step, widest + 1, step)
         if not widths:
             raise ValueError(f"no narrower model: hidden_size is {self.config.hidden_size}; widths are {step}, ...")
-        sizes = {width: self._of_width(width)._parameters for width in widths}
-        width = min(widths, key=lambda each: abs(sizes[each] - wanted))
-        inner = self._inner_of(width)
-        per_feature = (sizes[width] - self._of_width(width, inner // 2)._parameters) / (inner - inner // 2)
-        filled = 8 * round((inner + (wanted - sizes[width]) / per_feature) / 8)
-        narrow = self._of_width(width, max(filled, 8))
-        if abs(narrow._parameters / wanted - 1) > _NEAR:
-            raise ValueError(f"no narrower model has about {wanted:,.0f} parameters; widths are multiples of {step}.")
-        return narrow
+        of_width = functools.cache(self._of_width)
+        place = bisect.bisect_left(widths, wanted, key=lambda width: of_width(width)._parameters)
+        around = [of_width(width) for width in widths[max(place - 1, 0) : place + 1]]
+        near = min(around, key=lambda each: abs(each._parameters - wanted))
+        width, inner = near.config.hidden_size, getattr(near.config, self._inner_name)
+        per_feature = (near._parameters - self._of_width(width, inner // 2)._parameters) / (inner - inner // 2)
+        filled = 8 * round((inner + (wanted - near._parameters) / per_feature) / 8)
+        found = self._of_width(width, max(filled, 8))
+        if abs(found._parameters / wanted - 1) > _NEAR:
+            raise ValueError(
+                f"no model of {self.blocks} blocks has about {wanted:,.0f} parameters; widths are multiples of {step}."
+            )
+        return found
 
     @property
     def _parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.shapes.parameters())
 
-    def _inner_of(self, width: int) -> int:
-        """Return the inner features of a block of so many columns and of the same shape, a multiple of 8."""
-        name = next(name for name in _INNER if hasattr(self.config, name))
-        inner = getattr(self.config, name) or 4 * self.config.hidden_size
-        return max(8, 8 * round(inner * width / self.config.hidden_size / 8))
+    @property
+    def _inner_name(self) -> str:
+        """The name of the inner features in the configuration.
+
+        Raises ValueError: it has none of the usual names.
+        """
+        if name := next((name for name in _INNER if hasattr(self.config, name)), None):
+            return name
+        raise ValueError(
+            f"no narrower model: a configuration of {self.config.model_type} has none of {', '.join(_INNER)}."
+        )
 
     def _of_width(self, width: int, inner: int | None = None) -> "AdvisedModel":
-        """Return the same model with so many columns and inner features, the latter by default in proportion."""
-        narrow = copy.copy(self)
+        """Return the same model with so many columns and inner features, the latter by default in proportion.
+
+        In proportion they are a multiple of 8. Raises ValueError: transformers does not build such a model.
+        """
+        if inner is None:
+            whole = getattr(self.config, self._inner_name) or 4 * self.config.hidden_size
+            inner = max(8, 8 * round(whole * width / self.config.hidden_size / 8))
+        narrow = self._copied()
         narrow.config = copy.deepcopy(self.config)
-        name = next(name for name in _INNER if hasattr(self.config, name))
-        setattr(narrow.config, name, self._inner_of(width) if inner is None else inner)
+        setattr(narrow.config, self._inner_name, inner)
         for per_head in _PER_HEAD:
             if getattr(self.config, per_head, None):
                 setattr(narrow.config, per_head, width // self.config.num_attention_heads)
         narrow.config.hidden_size = width
-        narrow._shortened = {}
-        with torch.device("meta"):
-            narrow.shapes = narrow.build()
+        try:
+            with torch.device("meta"):
+                narrow.shapes = narrow.build()
+        except Exception as error:  # of an architecture whose sizes hang together in another way
+            kind, reason = self.config.model_type, " ".join(str(error).split()).rstrip(".")[:200]
+            raise ValueError(f"no narrower model: {kind} does not take hidden_size {width} ({reason}).") from None
         return narrow
+
+    def _copied(self) -> "AdvisedModel":
+        """Return a copy whose blocks and columns may be changed."""
+        copied = copy.copy(self)
+        copied._shortened = {}
+        copied.__dict__.pop("depths", None)  # of the model that it was
+        return copied
 
     def _agrees(self, depth: int) -> bool:
         """Whether the shortened model has the first blocks of the whole one."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.advise.arms import ARMS, RATIOS, AdvisedArm, arms_of
-from bench.core.reading import user_path
+from bench.core.reading import model_path
 from bench.errors import ConfigError
 from bench.estimate.devices import DEVICES, GPUS
 from bench.runner.wording import by_key
@@ -66,7 +66,9 @@ def question_of(words: Sequence[str]) -> Question:
         raise ConfigError(f"{unknown[0]} is no setting of advise; allowed: {', '.join(DEFAULTS)}.")
     given = DEFAULTS | named
     if not given["model"]:
-        raise ConfigError("model has no value; give the path of a Hugging Face config.json, as in model=config.json.")
+        raise ConfigError(
+            "model has no value; give a known name or the path of a config.json, as in model=gpt2_medium."
+        )
     device = _one_of("device", given["device"], DEVICES)
     kind = "cuda" if device in GPUS else "cpu"
     precision = _one_of("precision", given["precision"] or ("bf16" if kind == "cuda" else "fp32"), PRECISIONS)
@@ -86,7 +88,7 @@ def question_of(words: Sequence[str]) -> Question:
         raise ConfigError(f"ratio is {given['ratio']!r}; give each ratio once.")
     memory = _number("memory_gib", given["memory_gib"], 0.0, _MOST_GIB) if given["memory_gib"] else None
     arms = arms_of(given["arms"].split(","), ratios)
-    path = user_path("model", given["model"])
+    path = model_path(given["model"])
     return Question(path, given["task"], device, batch_size, length, precision, tuple(arms), memory)
 
 

@@ -1,4 +1,4 @@
-"""The rule that writes the sentence on top: what to take, and why. It stands here and nowhere else.
+"""The rule that writes the answer on top: what to take, and why. It stands here and nowhere else.
 
 The first of these that fits the batch on the device is recommended:
 
@@ -19,7 +19,7 @@ CoMERA is held to the same rule as every other structured arm, and at an equal g
 
 Arms for fine-tuning alone are never recommended, since the command asks about training.
 
-The sentence then says what the best structured arm would change, so that "no" is as well founded as "yes".
+A further sentence has what the best structured arm would change, so that "no" is as well founded as "yes".
 """
 
 from collections.abc import Sequence
@@ -36,32 +36,34 @@ NEAR = 1.5
 
 
 def advice(answer: Answer) -> str:
-    """Return the sentence on top, by the rule of this module."""
+    """Return the sentences on top, by the rule of this module."""
     rows = answer.predicted
     if proven := _first(_proven(answer), answer.question.batch_size):
-        return f"Take {proven.arm}: it fits, {_gap(proven)}, and its least time is below dense training's."
+        return f"Take {proven.arm}, because it fits, {_gap(proven)}, and its least time is below dense training's."
     batch = answer.question.batch_size
     for kind, why in ((Kind.EXACT, "exact"), (Kind.EIGHT_BIT, "the same training with rounded moments")):
         if row := _first([row for row in rows if row.arm.kind is kind], batch):
             dense, alone = answer.dense, ""
             if dense is not None and dense is not row and dense.largest:
-                alone = f" (dense alone fits batches of {dense.largest:,}, with gradients accumulated)"
-            return f"Take {row.arm}: batch {batch:,} fits, and it is {why}{alone}; {_structured(answer)}."
+                alone = f" Dense alone fits batches of {dense.largest:,}, with gradients accumulated."
+            return f"Take {row.arm}, because batch {batch:,} fits and it is {why}.{alone} {_structured(answer)}"
     close = [row for row in rows if row.arm.kind in (Kind.EXACT, Kind.EIGHT_BIT) and row.largest]
     if close:
         row = max(close, key=lambda each: (each.largest, -each.arm.kind))
         return (
-            f"Take {row.arm} in batches of {row.largest:,} and accumulate gradients: no dense AdamW fits batch "
-            f"{batch:,} at once, and accumulated gradients are those of the whole batch; {_structured(answer)}."
+            f"Take {row.arm} in batches of {row.largest:,} and accumulate gradients, because no dense AdamW fits batch "
+            f"{batch:,} at once. Accumulated gradients are those of the whole batch. {_structured(answer)}"
         )
     others = sorted((row for row in rows if row.arm.kind is Kind.OPTIMIZER and row.largest), key=lambda row: row.peak)
     if others:
         row = others[0]
-        return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense AdamW fits, and it keeps the model."
+        taken = f"{row.arm} in batches of {min(row.largest, batch):,}"
+        return f"Take {taken}, because no dense AdamW fits and it keeps the model."
     measured = [row for row in _by_gap(answer) if row.largest]
     if measured:
         row = measured[0]
-        return f"Take {row.arm} in batches of {min(row.largest, batch):,}: no dense model fits, and {_gap(row)}."
+        taken = f"{row.arm} in batches of {min(row.largest, batch):,}"
+        return f"Take {taken}, because no dense model fits; {_gap(row)}."
     memory = answer.question.memory_gib
     room, more = ("", "take a larger device") if memory is None else (f" with memory_gib={memory:g}", "give it more")
     return (
@@ -120,14 +122,14 @@ def _gap(row: AnswerRow) -> str:
 
 
 def _structured(answer: Answer) -> str:
-    """Return what the structured arm with the smallest measured gap would change of dense training."""
+    """Return a sentence on what the structured arm with the smallest measured gap would change of dense training."""
     ranked, dense = _by_gap(answer), answer.dense
     if not ranked:
-        return "no structured arm has a measured loss"
+        return "No structured arm has a measured loss."
     best = ranked[0]
     if dense is None:
-        return f"{best.arm} is the structured arm of the least measured gap, but {_gap(best)}"
+        return f"{best.arm} is the structured arm of the least measured gap, but {_gap(best)}."
     costs = [f"{best.peak / dense.peak:.2f}x of the memory of dense"]
     if best.least_ms is not None and dense.least_ms:
         costs.append(f"{best.least_ms / dense.least_ms:.2f}x of its least time")
-    return f"{best.arm} would take {' and '.join(costs)}, but {_gap(best)}"
+    return f"{best.arm} would take {' and '.join(costs)}, but {_gap(best)}."

@@ -2,61 +2,84 @@
 
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from bench.advise.answer import Answer, AnswerRow
 from bench.advise.arms import Kind
-from bench.advise.evidence import OPTIMIZERS
+from bench.advise.evidence import OPTIMIZERS, GapRange
 from bench.advise.linear import MOST
 from bench.advise.rule import advice
 from bench.commands.programs import aligned
 from bench.estimate.memory import CATEGORIES, TOLERANCE
 
-_WIDTH = 118  # of a line of text
+_WIDTH = 100  # of a line of text, and of the tables of all arms
 _GIB, _MIB = 2**30, 2**20
+_NONE = "not recorded"  # of a gap
 
-_HEADINGS = (
-    *("arm", "parameters", "peak GiB", "weights", "gradients", "optimizer", "activations", "temporaries"),
-    *("largest batch", "TFLOP", "least ms", "tokens/s", "loss gap"),
-)
+_HEADINGS = ("arm", "params", "peak GiB", "max batch", "least ms", "tokens/s", "loss gap")
+_PARTS = ("arm", *("weights", "gradients", "optimizer", "activations", "temporaries"), "parameters", "TFLOP")
+_GAPS = ("arm", *(f"loss gap, {name}" for name in OPTIMIZERS.values()))
 
 
-def text(answer: Answer) -> str:
-    """Return the sentence on top, the table, and how its columns are to be read."""
+def text(answer: Answer, parts: bool = False) -> str:
+    """Return the answer on top, the table, and how its columns are to be read.
+
+    With ``parts``, tables of the peak's parts and of the gap under each optimizer follow.
+    """
     question, device = answer.question, answer.device
     step = (
         f"batch {question.batch_size:,}, length {answer.sequence_length:,}, {question.precision}, on {device.name}: "
-        f"{device.room_mib / 1024:,.1f} of {device.memory_mib / 1024:,.1f} GiB are room for a predicted peak"
+        f"peaks up to {device.room_mib / 1024:,.1f} of {device.memory_mib / 1024:,.1f} GiB fit"
     )
     head = [
         textwrap.fill(each, _WIDTH) for each in (advice(answer), "", f"{answer.model}, {answer.blocks} blocks", step)
     ]
     table = aligned([_HEADINGS, *(_cells(answer, row) for row in answer.predicted)])
     left_out = [f"{row.arm} is left out: {row.left_out}" for row in answer.rows if row.left_out]
-    notes = [textwrap.fill(each, _WIDTH, subsequent_indent="  ") for each in (*_notes(answer), *left_out)]
-    return "\n".join([*head, "", *table, "", *notes, ""])
+    shapes = [f"{row.arm}: {row.shape}." for row in answer.predicted if row.shape]
+    texts = (*_notes(answer), *shapes, *left_out)
+    notes = [textwrap.fill(each, _WIDTH, subsequent_indent="  ") for each in texts]
+    return "\n".join([*head, "", *table, "", *(_parts(answer) if parts else ()), *notes, ""])
 
 
 def _cells(answer: Answer, row: AnswerRow) -> tuple[str, ...]:
     tokens = answer.question.batch_size * answer.sequence_length
-    largest = f"{row.largest:,}" + (" or more" if row.largest >= MOST else "") if row.largest else "none"
+    largest = f"{row.largest:,}" + "+" * (row.largest >= MOST) if row.largest else "none"
     return (
         str(row.arm),
-        f"{row.parameters:,}",
+        f"{row.parameters / 1e6:,.1f}M",
         f"{row.peak / _GIB:,.2f}",
-        *(f"{row.memory.get(name, 0.0) / _GIB:,.2f}" for name in CATEGORIES),
         largest,
-        f"{row.flops / 1e12:,.2f}",
         "-" if row.least_ms is None else f"{row.least_ms:,.1f}",
         "-" if row.least_ms is None else f"{1000 * tokens / row.least_ms:,.0f}",
-        _gap(row),
+        _gap(row.gap.values()),
     )
 
 
-def _gap(row: AnswerRow) -> str:
-    gaps = [f"{gap} {OPTIMIZERS[name]}" if any(gap) else "0" for name, gap in row.gap.items()]
-    return "; ".join(gaps).replace("0; 0", "0") or "-"
+def _gap(gaps: Collection[GapRange]) -> str:
+    """Return the range over several ranges."""
+    return str(GapRange(min(gap.low for gap in gaps), max(gap.high for gap in gaps))) if gaps else _NONE
+
+
+def _parts(answer: Answer) -> list[str]:
+    """Return the tables of parts and of gaps, with a sentence on the moment of the peak."""
+    rows = answer.predicted
+    moments = (
+        f"Memory in GiB at the moment of the peak, part by part: {_moments(answer)}. A part that is 0 there, as "
+        "gradients before the backward pass, is not 0 at other moments."
+    )
+    memory = [
+        (
+            str(row.arm),
+            *(f"{row.memory.get(name, 0.0) / _GIB:,.2f}" for name in CATEGORIES),
+            f"{row.parameters:,}",
+            f"{row.flops / 1e12:,.2f}",
+        )
+        for row in rows
+    ]
+    gaps = [(str(row.arm), *(str(row.gap.get(name, _NONE)) for name in OPTIMIZERS)) for row in rows]
+    return [textwrap.fill(moments, _WIDTH), "", *aligned([_PARTS, *memory]), "", *aligned([_GAPS, *gaps]), ""]
 
 
 def _notes(answer: Answer) -> list[str]:
@@ -76,20 +99,19 @@ def _notes(answer: Answer) -> list[str]:
         gaps = (
             f"loss gap: nats above dense training under the same optimizer, measured on {found.words}, on one corpus "
             f"of repetitive text, with matrices {' and '.join(f'{ratio:g}' for ratio in found.beds[0].gaps)} times "
-            "smaller. Shown is the range over these beds at the nearest ratio; muon beside dense AdamW. It is no "
-            "forecast for your model. -: not measured."
+            "smaller. Shown is the range over these beds, AdamW and Muon, at the nearest ratio; muon beside dense "
+            "AdamW. It is no forecast for your model."
         )
     of_kinds = {
         Kind.STRUCTURED: "Structured arms: all linear layers of the blocks, so many times smaller; embeddings and "
-        "output layer stay dense. low_rank@size has the size of comera. dense:narrow has fewer columns everywhere and "
-        "about as many parameters in all.",
+        "output layer stay dense. low_rank@size has the size of comera. dense:narrow and dense:small are dense models "
+        "with about as many parameters in all: of as many blocks with fewer columns everywhere, or of half or three "
+        "quarters of the blocks, whichever has the lower predicted peak. Which one trains best is another question.",
         Kind.FINE_TUNING: "lora is for fine-tuning: its frozen weights must come from a trained model.",
     }
     kinds = {row.arm.kind for row in answer.rows}
     return [
         *answer.left_out,
-        f"Memory in GiB at the moment of the peak, part by part: {_moments(answer)}. A part that is 0 there, as "
-        "gradients before the backward pass, is not 0 at other moments.",
         *(traced, times, gaps),
         *(note for kind, note in of_kinds.items() if kind in kinds),
         f"Not modelled: the allocator's rounding and fragmentation, workspaces of kernels; "
@@ -130,6 +152,7 @@ def _plain(answer: Answer, row: AnswerRow) -> dict[str, Any]:
         return head | {"left_out": row.left_out}
     return head | {
         "parameters": row.parameters,
+        "shape": row.shape or None,
         "peak_bytes": round(row.peak),
         "peak_moment": row.moment,
         "at_peak_bytes": {name: round(value) for name, value in row.memory.items()},

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.core.reading import read_configuration, user_path
+from bench.core.reading import model_path, read_configuration, user_path
 from bench.errors import ConfigError
 
 _QUOTES = "'\""
@@ -15,7 +15,7 @@ def check_inputs(words: Sequence[str]) -> None:
     """
     given = {key: value.strip(_QUOTES) for key, _, value in (word.partition("=") for word in words)}
     if given.get("model"):
-        read_configuration(user_path("model", given["model"]))
+        read_configuration(model_path(given["model"]))
     folder, fetch = given.get("data_folder", ""), given.get("fetch", "false").lower()
     if folder in ("", "null") or fetch != "false" or set("$,[]{}") & set(folder):
         return

@@ -5,6 +5,7 @@ comes from a user, or lies in a folder that a user has named, is opened here.
 """
 
 import contextlib
+import difflib
 import errno
 import io
 import json
@@ -15,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from bench.errors import ConfigError
+from bench.errors import CONF, ConfigError
 
 RECORD_BYTES = 2**26  #: The largest file that is read whole: a record, a configuration, predictions.
 SOURCE_BYTES = 2**40  #: The largest file that is read in parts: an archive of records, a data set.
@@ -111,6 +112,38 @@ def user_path(field: str, given: str | Path) -> Path:
     if "\0" in str(path):
         raise ConfigError(f"{field} is {str(given)!r}, which is no path (a null character); name another.")
     return path
+
+
+def known_models() -> dict[str, Path]:
+    """Return the configurations that the bench has, by name."""
+    return {path.stem: path for path in sorted((CONF / "models").glob("*.json"))}
+
+
+def model_path(given: str) -> Path:
+    """Return the configuration that ``model=`` names: one of :func:`known_models`, or a path of the user's.
+
+    Raises ConfigError: neither a name nor a path; the sentence has the nearest names.
+
+    >>> model_path("gpt2_medium").name, model_path("./gpt2_medium")
+    ('gpt2_medium.json', PosixPath('gpt2_medium'))
+    """
+    known, path = known_models(), user_path("model", given)
+    if given in known:
+        return known[given]
+    if len(path.parts) == 1 and path.suffix != ".json" and not given.startswith(".") and not path.exists():
+        nearest = difflib.get_close_matches(given.lower(), known, n=3, cutoff=0.5)
+        names = f"nearest names: {', '.join(nearest)}" if nearest else f"names: {', '.join(known)}"
+        raise ConfigError(f"model is {given!r}, which is neither a known name nor a path of a config.json; {names}.")
+    return path
+
+
+def model_words(path: Path) -> str:
+    """Return the name of one of :func:`known_models`, or any other path as it is.
+
+    >>> model_words(model_path("gpt2_medium")), model_words(Path("config.json"))
+    ('gpt2_medium', 'config.json')
+    """
+    return path.stem if path in known_models().values() else str(path)
 
 
 def read_configuration(path: Path) -> dict[str, Any]:

@@ -7,7 +7,8 @@ the one that gives the scores, and on the embedding of the input tokens. The ``C
 of layers stay dense: :func:`stays_dense` names them.
 
 Batches are tokens drawn evenly from the whole vocabulary; predictions need no others. The last place of every row
-counts as padding, so that masks are made as for most batches: without any, some models go on without a mask.
+counts as padding, so that masks are made as for most batches: without any, some models go on without a mask. Images of
+the task ``image`` are random numbers; their patches and the class token count as the tokens of a row.
 """
 
 import importlib.util
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench.core.reading import read_configuration
+from bench.core.reading import model_words, read_configuration
 from bench.errors import ConfigError
 from bench.protocol import Batch, Role, Words
 from bench.workloads.base import BaseWorkload
@@ -45,7 +46,11 @@ TASKS = {
     "causal": ("CausalLM", "CAUSAL_LM"),
     "masked": ("MaskedLM", "MASKED_LM"),
     "seq2seq": ("Seq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
+    "image": ("ImageClassification", "IMAGE_CLASSIFICATION"),
 }
+#: The tasks whose head gives scores of classes, one row of scores for each row of the batch.
+_OF_CLASSES = ("classification", "image")
+
 #: The tokens of a row where the configuration allows more, or names no number.
 _MOST_TOKENS = 2048
 
@@ -57,13 +62,14 @@ _WORDS = {
     "causal": "causal language model",
     "masked": "masked language model",
 }
-_WORDS["seq2seq"] = "sequence-to-sequence model"
+_WORDS |= {"seq2seq": "sequence-to-sequence model", "image": "image classification"}
 _EXAMPLES = {"classification": "bert, roberta, gpt2 and llama", "causal": "gpt2, llama, qwen2 and mistral"}
 _EXAMPLES |= {"masked": "bert, roberta and modernbert", "seq2seq": "t5 and bart"}
+_EXAMPLES["image"] = "vit and deit"
 
 
 class HuggingFaceWorkload(BaseWorkload):
-    """A model of token sequences (:class:`bench.protocol.Workload`), as far as predictions need one.
+    """A model of token sequences or images (:class:`bench.protocol.Workload`), as far as predictions need one.
 
     ``path`` is a Hugging Face ``config.json`` or a folder with one, ``task`` one of :data:`TASKS`, ``shapes`` the dense
     model without data. Of a model of several parts, whose sizes stand in ``text_config``, that part is built. Without a
@@ -71,15 +77,16 @@ class HuggingFaceWorkload(BaseWorkload):
     for what of the configuration is not predicted, with its key.
 
     Raises ConfigError: the package transformers is missing; the path is no such configuration; its architecture lacks
-    the task, reads something else than tokens, has fewer positions than the sequence has tokens, or layers with
-    experts; it is that of a model that comera has tensorized.
+    the task, reads something else than tokens (images for the task ``image``), has fewer positions than the sequence
+    has tokens, or layers with experts; it is that of a model that comera has tensorized.
     """
 
     name, Settings = "hugging_face", type(None)
     data_hash = ""
 
     def __init__(self, path: Path, sequence_length: int | None, task: str = "classification") -> None:
-        self.path, self.dataset, self.task = path, "random tokens", task
+        self.path, self.task = path, task
+        self.dataset = "random images" if task == "image" else "random tokens"
         self.config, self.left_out = _read(path, task)
         self.config.use_cache = False  # keys and values for generation, which training has no use for
         if getattr(self.config, "pad_token_id", None) is None:  # decoders look for the last token that is none
@@ -89,16 +96,33 @@ class HuggingFaceWorkload(BaseWorkload):
                 self.shapes = self.build()
         except Exception as error:  # whatever a wrong value makes of it there
             raise _refused(path, error) from None
-        positions = self._positions()
+        positions = self._patches(sequence_length) if task == "image" else self._positions()
         if sequence_length is not None and positions is not None and sequence_length > positions:
-            raise ConfigError(f"sequence_length is {sequence_length}; allowed: 1 to the {positions} of {path}.")
+            allowed = f"1 to the {positions} of {model_words(path)}"
+            raise ConfigError(f"sequence_length is {sequence_length}; allowed: {allowed}.")
         self.sequence_length = sequence_length or min(positions or _MOST_TOKENS, _MOST_TOKENS)
         experts = [name for name, _ in self.shapes.named_modules() if name.endswith("experts")]
         if experts:
             routed = f"which is a mixture of experts ({len(experts)} layers with experts, as {experts[0]})"
             lacks = "how many tokens an expert gets depends on data, which a prediction does not have"
             raise _wrong(path, f"{routed}; {lacks}; allowed: models without experts")
-        self.words = Words(f"{path} ({self.config.model_type}, {_WORDS[task]})")
+        self.words = Words(f"{model_words(path)} ({self.config.model_type}, {_WORDS[task]})")
+
+    def _patches(self, sequence_length: int | None) -> int:
+        """Return the patches of an image and its class token.
+
+        Raises ConfigError: the model has no square patches, or a length is asked for.
+        """
+        names = ("image_size", "patch_size", "num_channels")
+        sizes = [size for name in names if isinstance(size := getattr(self.config, name, None), int) and size > 0]
+        if len(sizes) < len(names) or sizes[0] < sizes[1]:
+            reason = "which names no whole numbers as image_size, patch_size and num_channels"
+            raise _wrong(self.path, f"{reason}; allowed: models of {_EXAMPLES['image']}")
+        if sequence_length is not None:
+            raise ConfigError(
+                f"sequence_length is {sequence_length}, but image_size and patch_size decide it; leave it out."
+            )
+        return (sizes[0] // sizes[1]) ** 2 + 1
 
     def _positions(self) -> int | None:
         """Return the tokens that a row can have; None where the configuration names no number.
@@ -152,7 +176,7 @@ class HuggingFaceWorkload(BaseWorkload):
         """Return the embedding of the input tokens and the linear layers, in the order of the model."""
         model: Any = self.shapes
         table, body, classes = model.get_input_embeddings(), model.base_model, self.config.num_labels
-        scores = model.get_output_embeddings() if self.task != "classification" else None
+        scores = model.get_output_embeddings() if self.task not in _OF_CLASSES else None
         inside = set(body.modules())
         targets: dict[str, Role] = {}
         for name, module in model.named_modules():
@@ -169,13 +193,18 @@ class HuggingFaceWorkload(BaseWorkload):
         """Draw batches without end: ``input_ids`` int64 (B, T) and what the task has beside them.
 
         ``attention_mask`` bool (B, T) of all tasks but ``causal``, whose rows are packed; ``labels`` int64, a class
-        (B,) or a token for every place (B, T).
+        (B,) or a token for every place (B, T). Of the task ``image``: ``labels`` and ``pixel_values``, float32
+        (B, C, H, W).
         """
         generator = torch.Generator().manual_seed(seed)
-        shape = (batch_size, self.sequence_length)
+        shape, config = (batch_size, self.sequence_length), self.config
         while True:
-            tokens = torch.randint(0, self.config.vocab_size, shape, generator=generator)
             classes = torch.zeros(batch_size, dtype=torch.int64)
+            if self.task == "image":
+                pixels = (batch_size, config.num_channels, config.image_size, config.image_size)
+                yield {"pixel_values": torch.randn(pixels, generator=generator), "labels": classes}
+                continue
+            tokens = torch.randint(0, config.vocab_size, shape, generator=generator)
             batch = {"input_ids": tokens, "labels": classes if self.task == "classification" else tokens.clone()}
             if self.task != "causal":
                 batch["attention_mask"] = (torch.arange(shape[1]) < shape[1] - 1).repeat(batch_size, 1)
@@ -183,11 +212,11 @@ class HuggingFaceWorkload(BaseWorkload):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy, of tokens by the model's own loss."""
-        if self.task != "classification":
+        if self.task not in _OF_CLASSES:
             loss: torch.Tensor = model(**batch).loss
             return loss
-        scores = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        return F.cross_entropy(scores, batch["labels"])
+        inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+        return F.cross_entropy(model(**inputs).logits, batch["labels"])
 
 
 def _conv1d_as_linear(model: nn.Module) -> None:
@@ -234,7 +263,7 @@ def _read(path: Path, task: str) -> tuple[Any, tuple[str, ...]]:
     from transformers.models.auto import modeling_auto
 
     content = read_configuration(path)
-    _refuse_other_inputs(path, content)
+    _refuse_other_inputs(path, content, "pixel_values" if task == "image" else "input_ids")
     whole, content = content, text_part(content)
     kind = content["model_type"]
     quantized = whole.get("quantization_config") or content.get("quantization_config")
@@ -266,8 +295,8 @@ def _read(path: Path, task: str) -> tuple[Any, tuple[str, ...]]:
     return config, tuple(_left_out(config, whole, content, task))
 
 
-def _refuse_other_inputs(path: Path, content: dict[str, Any]) -> None:
-    """Raise ConfigError over a model that reads something else than tokens, as sound or images."""
+def _refuse_other_inputs(path: Path, content: dict[str, Any], wanted: str) -> None:
+    """Raise ConfigError over a model that reads something else than the task's input, as sound."""
     import transformers
     from transformers.models.auto import modeling_auto
 
@@ -278,9 +307,9 @@ def _refuse_other_inputs(path: Path, content: dict[str, Any]) -> None:
     for name in named:
         kind = getattr(transformers, name, None) if isinstance(name, str) else None
         reads = getattr(kind, "main_input_name", "input_ids")
-        if reads != "input_ids":
+        if reads != wanted:
             key = "architectures" if name in (content.get("architectures") or ()) else "model_type"
-            raise _wrong(path, f"whose {key} is that of {name}, which reads {reads}; allowed: models of input_ids")
+            raise _wrong(path, f"whose {key} is that of {name}, which reads {reads}; allowed: models of {wanted}")
 
 
 def _left_out(config: Any, whole: dict[str, Any], content: dict[str, Any], task: str) -> Iterator[str]:

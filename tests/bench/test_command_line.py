@@ -179,6 +179,8 @@ main()
     ("words", "named"),
     [
         ("advise model=none.json", "none.json"),
+        ("advise model=gpt2_medum", "gpt2_medium"),
+        ("predict method=dense model=lama_1b", "llama_1b"),
         ("advise measure model=torn.json", "not JSON"),
         ("advise model=untyped.json", "model_type"),
         ("predict method=dense model=none", "none"),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from bench.commands.predict.answer import answer_to
 from bench.commands.predict.step import question_of
 from bench.commands.programs import progress, settings_parser
+from bench.core.reading import model_words
 from bench.errors import ConfigError, stop_with
 from bench.estimate.devices import DEVICES, GPUS, device_named
 from bench.estimate.roofline import FORMS, SHOWN, layer_of, written
@@ -49,7 +50,7 @@ def _answer(words: Sequence[str], report: Callable[[str], None]) -> str:
         raise
     except Exception as error:  # of a method, of a size that no tensor has, or of a user's model
         problem = f"training step cannot be traced without data ({first_line(error)})"
-        what = f"model is '{question.path}', whose" if question.path else f"{question.title}: its"
+        what = f"model is '{model_words(question.path)}', whose" if question.path else f"{question.title}: its"
         stop_with(f"{what} {problem}.", status=2 if question.path or isinstance(error, ValueError) else 1)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from bench.core.cell import Arm, Cell, match_of
-from bench.core.reading import user_path
+from bench.core.reading import model_path
 from bench.errors import ConfigError
 from bench.estimate.any_batch import AnyBatch, smallest_batch
 from bench.estimate.devices import DEVICES, Device, Largest, largest_batch
@@ -90,7 +90,7 @@ def question_of(words: Sequence[str]) -> tuple[StepQuestion, str]:
     with configuration():
         config = job_configuration([*own, *others])
     if "model" in given:
-        return _of_path(config, user_path("model", given["model"]), kind), device
+        return _of_path(config, model_path(given["model"]), kind), device
     return _of_workload(config), device
 
 
