@@ -18,14 +18,14 @@ _GIB, _MIB = 2**30, 2**20
 _NONE = "not recorded"  # of a gap
 
 _HEADINGS = ("arm", "params", "peak GiB", "max batch", "least ms", "tokens/s", "loss gap")
-_PARTS = ("arm", *("weights", "gradients", "optimizer", "activations", "temporaries"), "parameters", "TFLOP")
-_GAPS = ("arm", *(f"loss gap, {name}" for name in OPTIMIZERS.values()))
+_PARTS = ("arm", "parameters", *("weights", "gradients", "optimizer", "activations", "temporaries"))
+_OTHERS = ("arm", "TFLOP", *(f"loss gap, {name}" for name in OPTIMIZERS.values()))
 
 
 def text(answer: Answer, parts: bool = False) -> str:
     """Return the answer on top, the table, and how its columns are to be read.
 
-    With ``parts``, tables of the peak's parts and of the gap under each optimizer follow.
+    With ``parts``, tables of the peak's parts, of work and of the gap under each optimizer follow.
     """
     question, device = answer.question, answer.device
     step = (
@@ -63,23 +63,20 @@ def _gap(gaps: Collection[GapRange]) -> str:
 
 
 def _parts(answer: Answer) -> list[str]:
-    """Return the tables of parts and of gaps, with a sentence on the moment of the peak."""
+    """Return the tables of parts, of work and of gaps, with a sentence on the moment of the peak."""
     rows = answer.predicted
     moments = (
         f"Memory in GiB at the moment of the peak, part by part: {_moments(answer)}. A part that is 0 there, as "
         "gradients before the backward pass, is not 0 at other moments."
     )
-    memory = [
-        (
-            str(row.arm),
-            *(f"{row.memory.get(name, 0.0) / _GIB:,.2f}" for name in CATEGORIES),
-            f"{row.parameters:,}",
-            f"{row.flops / 1e12:,.2f}",
-        )
-        for row in rows
-    ]
-    gaps = [(str(row.arm), *(str(row.gap.get(name, _NONE)) for name in OPTIMIZERS)) for row in rows]
-    return [textwrap.fill(moments, _WIDTH), "", *aligned([_PARTS, *memory]), "", *aligned([_GAPS, *gaps]), ""]
+    memory: list[tuple[str, ...]] = [_PARTS]
+    others: list[tuple[str, ...]] = [_OTHERS]
+    for row in rows:
+        *parts, last = (f"{row.memory.get(name, 0.0) / _GIB:,.2f}" for name in CATEGORIES)
+        memory.append((str(row.arm), f"{row.parameters:,}", *parts, last.rjust(len(_PARTS[-1]))))
+        gaps = (str(row.gap.get(name, _NONE)) for name in OPTIMIZERS)
+        others.append((str(row.arm), f"{row.flops / 1e12:,.2f}", *gaps))
+    return [textwrap.fill(moments, _WIDTH), "", *aligned(memory), "", *aligned(others), ""]
 
 
 def _notes(answer: Answer) -> list[str]:

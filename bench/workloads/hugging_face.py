@@ -11,6 +11,7 @@ counts as padding, so that masks are made as for most batches: without any, some
 the task ``image`` are random numbers; their patches and the class token count as the tokens of a row.
 """
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -168,7 +169,8 @@ class HuggingFaceWorkload(BaseWorkload):
         import transformers
 
         kind: Any = getattr(transformers, f"AutoModelFor{TASKS[self.task][0]}")
-        model: nn.Module = kind.from_config(self.config, dtype=torch.float32)
+        with _truncated_as_normal():
+            model: nn.Module = kind.from_config(self.config, dtype=torch.float32)
         _conv1d_as_linear(model)
         return model
 
@@ -217,6 +219,25 @@ class HuggingFaceWorkload(BaseWorkload):
             return loss
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
         return F.cross_entropy(model(**inputs).logits, batch["labels"])
+
+
+@contextlib.contextmanager
+def _truncated_as_normal() -> Iterator[None]:
+    """Draw truncated normals of fake tensors as normal ones: torch draws until all values fit, and those have none."""
+    from transformers import initialization
+
+    truncated = initialization.trunc_normal_
+
+    def draw(tensor: torch.Tensor, mean: float = 0.0, std: float = 1.0, *bounds: float, **others: Any) -> Any:
+        if hasattr(tensor, "fake_mode"):
+            return initialization.normal_(tensor, mean, std)
+        return truncated(tensor, mean, std, *bounds, **others)
+
+    initialization.trunc_normal_ = draw
+    try:
+        yield
+    finally:
+        initialization.trunc_normal_ = truncated
 
 
 def _conv1d_as_linear(model: nn.Module) -> None:
@@ -333,7 +354,7 @@ def _left_out(config: Any, whole: dict[str, Any], content: dict[str, Any], task:
         return
     known |= {*PretrainedConfig().to_dict(), *GenerationConfig().to_dict()}
     known |= {_TEXT, "quantization_config", "torch_dtype", "auto_map", "_name_or_path", "num_labels"}
-    known |= {"task_specific_params", "prefix"}  # of generation
+    known |= {"task_specific_params", "prefix", "n_positions"}  # of generation, and what the length of a row follows
     if unknown := [name for name in content if name not in known]:
         yield f"{type(config).__name__} does not read {', '.join(unknown)}, so that it has no part in this."
 
