@@ -254,8 +254,8 @@ def task_of(content: dict[str, Any]) -> str:
 
     >>> task_of({"model_type": "bert", "architectures": ["BertForSequenceClassification"]})
     'classification'
-    >>> task_of({"model_type": "bert"}), task_of({"model_type": "gpt2"})
-    ('masked', 'causal')
+    >>> task_of({"model_type": "bert"}), task_of({"model_type": "gpt2"}), task_of({"model_type": "vit"})
+    ('masked', 'causal', 'image')
     """
     named = [str(name) for name in content.get("architectures") or ()]
     for task, (head, _) in TASKS.items():
@@ -271,7 +271,7 @@ def task_of(content: dict[str, Any]) -> str:
             f"architectures is {', '.join(named)}, which transformers does not have; give the task, as in task=causal."
         )
     kind = content.get("model_type")
-    for task in ("seq2seq", "masked", "causal", "classification"):
+    for task in ("seq2seq", "masked", "causal", "classification", "image"):
         if kind in getattr(modeling_auto, f"MODEL_FOR_{TASKS[task][1]}_MAPPING_NAMES"):
             return task
     return "causal"

@@ -123,7 +123,7 @@ def test_an_architecture_that_transformers_lacks_needs_a_task(tmp_path):
     assert AdvisedModel(saved(tmp_path, "gpt2", architectures=["FooModel"]), 8, "causal").task == "causal"
 
 
-@pytest.mark.parametrize(("bed", "page"), enumerate(("tiny", "small")))
+@pytest.mark.parametrize(("bed", "page"), [*enumerate(("tiny", "small"))])
 def test_the_measured_gaps_are_those_of_the_committed_table(bed, page):
     found = evidence().beds[bed]
     [path] = (RECORDS.parents[1] / "figures" / "rendered" / "reference").glob(f"formats-*-{page}.csv")
@@ -340,7 +340,7 @@ def advised(folder, content, length=None, task=""):
         ({**WHISPER, "architectures": ["WhisperForConditionalGeneration"]}, None, "architectures .* input_features"),
         (WHISPER, None, "model_type .* input_features"),
         ({"model_type": "wav2vec2", "hidden_size": 32}, None, "model_type .* input_values"),
-        ({"model_type": "dinov2", "architectures": ["Dinov2Model"], **VIT}, None, "architectures .* pixel_values"),
+        ({**VIT, "model_type": "vit_mae"}, None, "model_type .* pixel_values"),
         ({**VIT, "patch_size": [16, 16]}, None, "patch_size"),
         (VIT, 5, "sequence_length is 5, but image_size"),
         (ROBERTA, 65, "sequence_length is 65; allowed: 1 to the 64"),
