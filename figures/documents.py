@@ -14,8 +14,8 @@ A table, by the values of two columns, with bounds where there are any::
 
 ``|`` separates values, and quotes hold those with blanks. ``digits=2`` changes how many
 there are, three by default. Parts of the claims ledger are the third kind: ``<!-- claims summary -->``, ``changed``,
-``alternatives``, ``artifacts``, ``bed``. The fourth are lines with numbers among words: ``<!-- template rivals -->`` is
-``rivals.md.j2`` in the folder ``figures/places``, a jinja2 template with functions and a filter::
+``alternatives``, ``artifacts``, ``bed``. The fourth are lines with numbers among words: ``<!-- template heart -->`` is
+``heart.md.j2`` in the folder ``figures/places``, a jinja2 template with functions and a filter::
 
     {{ number("fig1-amd-epyc-2-threads", "time_over_dense", arm="comera", batch_size=1) }}      0.217896
     {{ numbers("fig1-amd-epyc-2-threads", "time_over_dense", arm="comera") | span(2) }}   0.21 to 0.23

