@@ -33,7 +33,10 @@ from bench.errors import Mistake
 SCHEMA_VERSION = 2
 
 #: Measures of the bench itself, in the order of reports; records of a plug-in's measure have another name here.
-MEASURES = ("run", "predict", "train", "plan", "allocator_peak", "check", "fp8", "kept", "probe", "operations")
+MEASURES = (
+    *("run", "predict", "train", "plan", "allocator_peak", "check", "fp8", "kept", "probe", "operations"),
+    "profile",
+)
 STATUSES = ("ok", "oom", "timeout", "diverged", "unsupported", "error")
 
 
