@@ -89,8 +89,10 @@ class CUDAGraphs:
     def capture(self, work: Work) -> tuple[Callable[[], None], torch.Tensor]:
         gc.collect()  # an old autograd graph in a reference cycle would bring its stream into the capture
         graph = torch.cuda.CUDAGraph()
-        # The outer context puts the stream back even where the end of the capture raises.
-        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, stream=self._stream):
+        # The outer context puts the stream back even where the end of the capture raises. A call of another thread that
+        # a capture forbids, such as one that pins memory for the next batch, does not end this one.
+        capturing = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
+        with torch.cuda.stream(torch.cuda.current_stream()), capturing:
             result = work()
         return graph.replay, result
 

@@ -210,6 +210,11 @@ def as_on_cuda() -> Iterator[None]:
         _as_on_cuda = before
 
 
+def acts_as_on_cuda() -> bool:
+    """Return whether CPU tensors take the form of CUDA tensors here, see :func:`as_on_cuda`."""
+    return _as_on_cuda
+
+
 def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True) -> torch.Tensor:
     """Drop out as ``torch.nn.functional.dropout``; on a CPU the mask takes a bit per entry and less time to draw.
 

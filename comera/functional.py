@@ -4,7 +4,8 @@ Between the two layers of a feed-forward lie the widest activations of a model, 
 first layer put out, and what the activation made of it. Both follow from ``z``, the activations at the middle rank of
 the first layer, by one thin product. So ``z`` is kept, and they are formed again in backward, in tiles of tokens that
 fit a cache; no activation of full width is ever kept, or formed for all tokens at once. On a GPU that
-:mod:`comera.kernels` serves, the tiles are those of a kernel and never leave the chip.
+:mod:`comera.kernels` serves, the tiles are those of a kernel and never leave the chip, and dropout, residual and
+LayerNorm behind a sub-layer are one kernel too.
 
 Shape suffixes: ``T`` tokens, ``N`` in-features, ``H`` hidden features, ``M`` out-features, ``P`` and ``Q`` the middle
 ranks of the two layers.
@@ -16,7 +17,8 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import nn
@@ -26,8 +28,11 @@ from torch.nn.modules.module import _has_any_global_hook
 from comera import kernels
 from comera.compatibility.hugging_face import ACTIVATIONS as ACTIVATIONS_OF_HUGGING_FACE
 from comera.compatibility.hugging_face import class_name
+from comera.contraction.merging import two_half_linear
+from comera.kernels import Fused
+from comera.kernels.choice import fastest
 from comera.layers import TTLinear
-from comera.recomputing import StandIn
+from comera.recomputing import StandIn, runs_as_written
 from comera.tracing import traced
 
 if TYPE_CHECKING:
@@ -64,6 +69,7 @@ def tt_feed_forward(
     second: TTLinear,
     activation: str = "gelu",
     tokens_per_tile: int | None = None,
+    fused: Fused = "auto",
 ) -> torch.Tensor:
     """Compute ``second(activation(first(x)))``, (…, N) to (…, M); keeps ``x`` and two rank-wide activations.
 
@@ -75,11 +81,15 @@ def tt_feed_forward(
         x: (…, N), any leading dimensions.
         first, second: the layers, (N, H) and (H, M). Forward hooks of theirs do not run.
         activation: ``"gelu"``, ``"gelu_tanh"``, ``"relu"`` or ``"silu"``.
-        tokens_per_tile: tokens whose hidden features are formed at a time; None for as many as fit a cache.
+        tokens_per_tile: tokens whose hidden features are formed at a time; None for as many as fit a cache, or for the
+            kernels of a GPU.
+        fused: ``"kernels"`` takes the kernels wherever they can run, ``"torch"`` nowhere; ``"auto"`` times both at the
+            first call with a shape on a device and takes the faster. Within the capture of a CUDA graph nothing is
+            timed: there 16-bit products take the kernels, and FP32 products take torch's.
 
     Raises:
-        ValueError: an unknown activation, layers that do not follow one another, features that are not N, or fewer
-            tokens per tile than 1.
+        ValueError: an unknown activation or ``fused``, layers that do not follow one another, features that are not N,
+            or fewer tokens per tile than 1.
 
     Example:
         >>> first, second = TTLinear(8, 32, (2, 4), (8, 4), 3), TTLinear(32, 8, (8, 4), (4, 2), 3)
@@ -95,18 +105,45 @@ def tt_feed_forward(
         raise ValueError(f"tokens_per_tile is {tokens_per_tile}; allowed: whole numbers from 1 up, or None.")
     if x.shape[-1] != first.in_features:
         raise ValueError(f"x has {x.shape[-1]} features in its last dimension; expected {first.in_features}.")
+    check_fused(fused)
     if _one_after_another(first, second):
         return second(_ACTIVATIONS[activation].forward(first(x)))
-    kind = _type_of_products(x)
-    with _operands(kind, x, first, second) as tensors:
-        if tokens_per_tile is None and kernels.usable(kernels.HIDDEN, x.device, kind, *_middle_ranks(first, second)):
-            z2_QT, right2_QM, bias2_M = _hidden(activation, *tensors)
-        else:
-            size = tokens_per_tile or _tile_size(x.numel() // x.shape[-1], first.out_features * kind.itemsize)
-            *left, right2_QM, bias1_H, bias2_M = tensors
-            z2_QT = _HiddenRanks.apply(activation, size, *left, bias1_H)
-        # Outside the function, so that recomputation of outputs has the operation that makes this one.
-        return _affine(z2_QT.t(), right2_QM, bias2_M).view(*x.shape[:-1], second.out_features)
+    by_kernels = tokens_per_tile is None and _kernels_pay(fused, activation, x, first, second, keep_ranks=True)
+    with _operands(_type_of_products(x), x, first, second) as tensors:
+        if by_kernels:
+            return _by_kernels(activation, *tensors)
+        return _by_tiles(activation, tokens_per_tile, *tensors)
+
+
+def _kernels_pay(
+    fused: Fused, activation: str, x: torch.Tensor, first: TTLinear, second: TTLinear, keep_ranks: bool
+) -> bool:
+    """Return whether a feed-forward runs by kernels, and not by tiles that keep ranks, or by the layers."""
+    kind, ranks = _type_of_products(x), _middle_ranks(first, second)
+    if fused == "torch" or not kernels.hidden_served(x, kind, *ranks):
+        return False
+    if fused == "kernels":
+        return True
+    tiles, layers = partial(_by_tiles, activation, None), partial(_by_layers, activation)
+    ways = {"kernels": partial(_by_kernels, activation), "torch": tiles if keep_ranks else layers}
+    sizes = (x.numel().bit_length(), first.in_features, first.out_features, second.out_features, *ranks)
+
+    def prepare() -> list[torch.Tensor | None]:
+        with _operands(kind, x, first, second) as tensors:
+            return tensors
+
+    return fastest((activation, kind, sizes, keep_ranks), x.device, ways, prepare, _untimed(kind)) == "kernels"
+
+
+def _untimed(kind: torch.dtype) -> str:
+    """Return the way that numbers of a type take before anything is timed."""
+    return "torch" if kind == torch.float32 else "kernels"
+
+
+def check_fused(fused: str) -> None:
+    """Raise ValueError over an unknown value."""
+    if fused not in get_args(Fused):
+        raise ValueError(f"fused is {fused!r}; allowed: {', '.join(get_args(Fused))}.")
 
 
 def _one_after_another(first: TTLinear, second: TTLinear) -> bool:
@@ -135,7 +172,7 @@ def _operands(kind: torch.dtype, x: torch.Tensor, first: TTLinear, second: TTLin
         yield [None if tensor is None else tensor.to(kind) for tensor in (x, *halves, first.bias, second.bias)]
 
 
-def _hidden(
+def _by_kernels(
     activation: str,
     x: torch.Tensor,
     left1_PN: torch.Tensor,
@@ -144,10 +181,41 @@ def _hidden(
     right2_QM: torch.Tensor,
     bias1_H: torch.Tensor | None,
     bias2_M: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Return z2 (Q, T) by the kernels, and its remaining factor."""
+) -> torch.Tensor:
     z1_PT = torch.mm(left1_PN, x.reshape(-1, x.shape[-1]).t())
-    return kernels.hidden(activation, z1_PT, right1_PH, bias1_H, left2_QH), right2_QM, bias2_M
+    z2_QT = kernels.hidden(activation, z1_PT, right1_PH, bias1_H, left2_QH)
+    return _affine(z2_QT.t(), right2_QM, bias2_M).view(*x.shape[:-1], right2_QM.shape[1])
+
+
+def _by_tiles(
+    activation: str,
+    tokens_per_tile: int | None,
+    x: torch.Tensor,
+    left1_PN: torch.Tensor,
+    right1_PH: torch.Tensor,
+    left2_QH: torch.Tensor,
+    right2_QM: torch.Tensor,
+    bias1_H: torch.Tensor | None,
+    bias2_M: torch.Tensor | None,
+) -> torch.Tensor:
+    size = tokens_per_tile or _tile_size(x.numel() // x.shape[-1], right1_PH.shape[1] * x.dtype.itemsize)
+    z2_QT = _HiddenRanks.apply(activation, size, x, left1_PN, right1_PH, left2_QH, bias1_H)
+    # Outside the function, so that recomputation of outputs has the operation that makes this one.
+    return _affine(z2_QT.t(), right2_QM, bias2_M).view(*x.shape[:-1], right2_QM.shape[1])
+
+
+def _by_layers(
+    activation: str,
+    x: torch.Tensor,
+    left1_PN: torch.Tensor,
+    right1_PH: torch.Tensor,
+    left2_QH: torch.Tensor,
+    right2_QM: torch.Tensor,
+    bias1_H: torch.Tensor | None,
+    bias2_M: torch.Tensor | None,
+) -> torch.Tensor:
+    hidden = _ACTIVATIONS[activation].forward(two_half_linear(x, left1_PN, right1_PH, bias1_H))
+    return two_half_linear(hidden, left2_QH, right2_QM, bias2_M)
 
 
 def _tile_size(tokens: int, bytes_per_token: int) -> int:
@@ -213,39 +281,60 @@ class FusedFeedForward(StandIn):
         first, second: names of the layers.
         activation: one of :data:`ACTIVATIONS`, or the name of the module that computes it.
         last: the name of the dropout, empty if there is none.
+        fused: as :func:`tt_feed_forward` takes it.
+        keep_ranks: whether the hidden features are formed in tiles where no kernel forms them; if not, the module then
+            runs as it is written.
     """
 
-    def __init__(self, module: nn.Module, first: str, activation: str, second: str, last: str = "") -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        first: str,
+        activation: str,
+        second: str,
+        last: str = "",
+        *,
+        fused: Fused = "auto",
+        keep_ranks: bool = True,
+    ) -> None:
         super().__init__(module)
         self._first, self._activation, self._second, self._last = first, activation, second, last
+        self._fused, self._keep_ranks = fused, keep_ranks
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._keep_ranks and torch.compiler.is_compiling():
+            return self._run(*args, **kwargs)
         children = self._module._modules
         first, second, between = (children.get(name) for name in (self._first, self._second, self._activation))
         activation = self._activation if between is None else _activation_of(between)
         plain_calls = not _has_any_global_hook() and all(
-            child is None or _runs_as_written(child) for child in (first, second, between)
+            child is None or runs_as_written(child) for child in (first, second, between)
         )
         values = [*args, *kwargs.values()]
         if plain_calls and activation and len(values) == 1 and type(first) is type(second) is TTLinear:
-            output = tt_feed_forward(values[0], first, second, activation)
+            if self._keep_ranks:
+                output = tt_feed_forward(values[0], first, second, activation, fused=self._fused)
+            elif _one_after_another(first, second) or not _kernels_pay(
+                self._fused, activation, values[0], first, second, keep_ranks=False
+            ):
+                return self._run(*args, **kwargs)
+            else:
+                output = tt_feed_forward(values[0], first, second, activation, fused="kernels")
             return children[self._last](output) if self._last else output  # type: ignore[misc]
         return self._run(*args, **kwargs)
 
 
-def _runs_as_written(module: nn.Module) -> bool:
-    """Return whether calling the module is calling its class's forward, and nothing more."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return "forward" not in module.__dict__ and not any(hooks)
-
-
-def fuse_feed_forwards(model: nn.Module) -> list[str]:
+def fuse_feed_forwards(model: nn.Module, fused: Fused = "auto", keep_ranks: bool = True) -> list[str]:
     """Have every module of ``model`` that is a feed-forward of two TT layers run as :func:`tt_feed_forward`.
 
     A module is one if its forward is nothing but a TT layer, an activation that is known, and a TT layer, with dropout
     behind it or without, whether it is an ``nn.Sequential`` or a class of its own, as in GPT-2. Where the layers have
     got hooks or another forward when the module is called, as from a wrapper that gathers sharded parameters, they run
     one after another.
+
+    Args:
+        fused: as :func:`tt_feed_forward` takes it.
+        keep_ranks: if false, modules run as they are written where no kernel forms their hidden features.
 
     Returns:
         The names of these modules.
@@ -256,12 +345,12 @@ def fuse_feed_forwards(model: nn.Module) -> list[str]:
         >>> fuse_feed_forwards(model)
         ['']
     """
-    fused = []
+    found = []
     for name, module in model.named_modules():
-        if sum(isinstance(child, TTLinear) for child in module.children()) == 2 and (found := _feed_forward_in(module)):
-            module.forward = FusedFeedForward(module, *found)
-            fused.append(name)
-    return fused
+        if sum(isinstance(child, TTLinear) for child in module.children()) == 2 and (parts := _feed_forward_in(module)):
+            module.forward = FusedFeedForward(module, *parts, fused=fused, keep_ranks=keep_ranks)
+            found.append(name)
+    return found
 
 
 def _feed_forward_in(module: nn.Module) -> tuple[str, ...] | None:

@@ -385,6 +385,17 @@ class StandIn:
         return self._forward.__code__
 
 
+def runs_as_written(module: nn.Module) -> bool:
+    """Return whether calling a module is calling its class's forward, and nothing more.
+
+    Example:
+        >>> runs_as_written(nn.Linear(2, 2))
+        True
+    """
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return "forward" not in module.__dict__ and not any(hooks)
+
+
 class RecomputingForward(StandIn):
     """A forward whose calls keep ranks instead of activations."""
 

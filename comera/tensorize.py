@@ -11,15 +11,18 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from comera import kernels
 from comera.compatibility.arguments import check_mapping, check_module, shown
 from comera.compatibility.attention import PROJECTIONS, split_attention
 from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.hugging_face import is_conv1d, is_linear
 from comera.contraction.joint_merging import JointMerging
 from comera.formats.block_linear import BlockLinear
-from comera.functional import fuse_feed_forwards
+from comera.functional import check_fused, fuse_feed_forwards
 from comera.inspection.declared_ties import redeclare_ties, tie_as_declared
 from comera.inspection.summary import summary
+from comera.kernels import Fused
+from comera.kernels.norms import fuse_norms
 from comera.layers import TiedTTMLinear, TTLinear, TTMEmbedding
 from comera.low_precision.products import FP8, use_fp8
 from comera.ratio.automatic import choose, sentences, worth_splitting
@@ -62,6 +65,7 @@ def tensorize(
     recompute: Recompute = "none",
     ratio: float | None = None,
     fp8: FP8 | None = None,
+    fused: Fused = "auto",
 ) -> nn.Module:
     """Replace linear layers and embeddings of ``model`` by tensorized ones, in place.
 
@@ -95,6 +99,11 @@ def tensorize(
         ratio: with ``"auto"``, how many times smaller the whole model is to be.
         fp8: form the products of all tensorized linear layers in FP8 (:class:`comera.low_precision.FP8`), forward and
             backward; feed-forwards do not run fused then.
+        fused: on NVIDIA GPUs from compute capability 8.0 on, feed-forwards of two tensor trains, and dropout, residual
+            and LayerNorm behind a sub-layer, can run by Triton kernels, for which GPUs must be there when this is
+            called. ``"auto"`` times them and torch's operations once per shape and device, at the first call, and takes
+            the faster; ``"kernels"`` and ``"torch"`` take one of them. With ``recompute="block"`` LayerNorms stay
+            torch's. The two draw different dropout masks and round differently. Off such GPUs it changes nothing.
 
     Returns:
         ``model``, or its replacement if ``model`` itself was a layer to replace.
@@ -120,6 +129,7 @@ def tensorize(
     if fp8 is not None and not isinstance(fp8, FP8):
         raise ValueError(f"fp8 is {shown(fp8)}; it must be a comera.low_precision.FP8 or None.")
     check_recompute(recompute)
+    check_fused(fused)
     if isinstance(plan, str) and plan != "auto":
         raise ValueError(f'plan is {plan!r}; give what is to become of layers by their names, or "auto".')
     automatic = isinstance(plan, str)
@@ -139,8 +149,13 @@ def tensorize(
     except BaseException:
         undo()
         raise
+    if kernels.possible() and fused != "torch":
+        if recompute != "block":
+            fuse_norms(root, fused)
+        if recompute == "none":
+            fuse_feed_forwards(root, fused, keep_ranks=False)
     if recompute != "none":
-        fuse_feed_forwards(root)
+        fuse_feed_forwards(root, fused)
         keep_ranks(root, recompute)
         for module in root.modules():
             if isinstance(module, BlockLinear):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
-def traced(module: nn.Module) -> list[Node]:
-    """Return the operations of a module's forward, each call of a child as one; none where it cannot be followed."""
+def traced(module: nn.Module, arguments: dict[str, Any] | None = None) -> list[Node]:
+    """Return the operations of a module's forward, each call of a child as one; none where it cannot be followed.
+
+    ``arguments`` are values of some of its arguments, by name.
+    """
     from torch.fx import Tracer  # here, since it costs a third of the import of comera
 
     class ChildByChild(Tracer):
@@ -21,7 +24,7 @@ def traced(module: nn.Module) -> list[Node]:
             return True
 
     try:
-        return [*ChildByChild().trace(module).nodes]
+        return [*ChildByChild().trace(module, arguments).nodes]
     except Exception:
         return []
 

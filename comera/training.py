@@ -20,6 +20,8 @@ from comera.adaptation.closing import LATE_VARIANTS, Closing, LateVariant, Order
 from comera.adaptation.recompression import recompress
 from comera.compatibility.arguments import check_module, check_number
 from comera.formats.block_linear import BlockLinear
+from comera.functional import check_fused
+from comera.kernels import Fused
 from comera.layers import TensorTrainLayer
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
@@ -99,6 +101,7 @@ class Settings:
             begins, ranks are closed in the order of their control entries (an addition of ours, not in the paper).
         truncate_every: cut closed ranks out of the cores every so many steps; 0 cuts at the end of each stage only.
         merge_jointly: merge equally shaped layers in one batch.
+        fused: ``auto``, ``kernels`` or ``torch``, see :func:`comera.tensorize`.
         drop_unreachable: close layers whose output no longer reaches the loss (:func:`comera.drop_unreachable`) before
             the late stage's target is met, so that the size is spent on others, and at the end of each stage. Off,
             since the recorded trainings are without it.
@@ -131,6 +134,7 @@ class Settings:
     drop_unreachable: bool = field(default=False, metadata=LATER)
     late: LateVariant | Literal["recompress"] = field(default="paper", metadata=LATER)
     may_close_layers: bool = field(default=True, metadata=LATER)
+    fused: Fused = field(default="auto", metadata=LATER)
 
     def __post_init__(self) -> None:
         lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
@@ -150,6 +154,7 @@ class Settings:
             raise ValueError(f"recovery is {self.recovery}; it must be 0 or more, and below 1.")
         if self.late not in (*LATE_VARIANTS, RECOMPRESS):
             raise ValueError(f"late is {self.late!r}; allowed: {', '.join((*LATE_VARIANTS, RECOMPRESS))}.")
+        check_fused(self.fused)
         if self.lookup not in LOOKUPS:
             raise ValueError(f"lookup is {self.lookup!r}; allowed: {', '.join(LOOKUPS)}.")
 
@@ -297,8 +302,8 @@ class CoMERA:
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
         """Tensorize every target from scratch; the role ``embedding`` becomes a TTM, the others TT."""
         plan = self._plan(model, targets)
-        merge_jointly = self.settings.merge_jointly
-        model = tensorize(model, plan, merge_jointly=merge_jointly, recompute=self._recompute)
+        jointly, fused = self.settings.merge_jointly, self.settings.fused
+        model = tensorize(model, plan, merge_jointly=jointly, recompute=self._recompute, fused=fused)
         for module in model.modules():
             if isinstance(module, TensorTrainLayer):
                 module.threshold = self.settings.threshold

@@ -45,6 +45,7 @@ from torch.utils.flop_counter import (
     shape_wrapper,
 )
 
+import comera.kernels.operators  # noqa: F401 - it registers the operators that are counted
 from bench.estimate.devices import Device
 from bench.estimate.memory import (
     Operations,
@@ -206,9 +207,29 @@ _COUNTED: dict[Any, Any] = {
 _COUNTED |= {operation: lambda *_, **__: 0 for operation in (aten.silu_backward.default, aten.mish_backward.default)}
 
 
+def _hidden_flops(of_p: int, of_q: int) -> Any:
+    """Return a formula: so many products with the ranks P and Q of a kernel, T tokens by H hidden features each.
+
+    Shapes are those of z1 (P, T), right1 (P, H), bias1 and left2 (Q, H), behind the activation's name.
+    """
+
+    def count(_: str, z1: Any, right1: Any, bias1: Any, left2: Any, *__: Any, **___: Any) -> int:  # noqa: ARG001
+        return int(2 * z1[1] * right1[1] * (of_p * right1[0] + of_q * left2[0]))
+
+    return count
+
+
+#: The kernels of a feed-forward form the hidden features anew in either pass of backward.
+_COUNTED |= {
+    torch.ops.comera.hidden.default: _hidden_flops(1, 1),
+    torch.ops.comera.hidden_rows.default: _hidden_flops(2, 1),
+    torch.ops.comera.hidden_columns.default: _hidden_flops(2, 2),
+}
+
+
 def flops_of(func: Any, given: Mapping[str, Any], result: Any) -> int:
     """Return the FLOPs of one operation by the flop counter's formulas; 0 where it has none."""
-    own = _COUNTED.get(func.overloadpacket)
+    own = _COUNTED.get(func.overloadpacket, _COUNTED.get(func))
     formula = flop_registry.get(func.overloadpacket) if own is None else shape_wrapper(own)
     return 0 if formula is None else int(formula(*given.values(), out_val=result))
 

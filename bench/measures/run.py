@@ -102,14 +102,14 @@ def _of_all_ranks(word: str, answers: list[Any]) -> Any:
 def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     """Run the first steps; what they show of the step's time, of compile time and of memory.
 
-    Steps that compile, and those before a capture, are unlike the later ones. On a CPU every batch then has three
-    turns, within the time of two blocks. CUDA Graph replays bypass the caching allocator, so peaks are counted from the
-    step that is captured on; else from the first of two, since that one begins without the optimizer's state.
+    Steps that compile, those before a capture, and the first on a GPU, in which kernels are tuned with a buffer of
+    256 MiB, are unlike the later ones. On a CPU every batch then has three turns, within the time of two blocks. CUDA
+    Graph replays bypass the caching allocator, so peaks are counted from the step that is captured on.
     """
     if cell.compile:
         torch.compiler.config.force_disable_caches = True  # else an earlier cell would have compiled for this one
         warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
-    unlike = max(timer.step.steps_before_capture, int(cell.compile))
+    unlike = max(timer.step.steps_before_capture, int(cell.compile or cell.device == "cuda"))
     first_ms = timer.warm_up(min(unlike, 1))
     timer.warm_up(max(unlike - 1, 0))
     if cell.device == "cuda":

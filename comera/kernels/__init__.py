@@ -1,4 +1,4 @@
-"""Triton kernels of the fused feed-forward: where they can run, and the operation that they make up.
+"""Triton kernels between thin products and after them: where they can run, and the operations that they make up.
 
 Nothing here imports triton before the first call that needs it: ``comera`` needs only torch and numpy.
 """
@@ -7,29 +7,69 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from comera.kernels.configurations import ARCHITECTURES, allowed, arithmetic, padded_rank
+from comera.dropout import acts_as_on_cuda
+from comera.kernels.configurations import arithmetic, candidates, padded_rank
 
-#: The kernels behind :func:`hidden`.
-HIDDEN = ("hidden_forward", "hidden_backward_rows", "hidden_backward_columns")
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Which way computes what a kernel can: the faster one, as timed once per shape; the kernels; torch's operations.
+Fused = Literal["auto", "kernels", "torch"]
+
+#: The least compute capability that is served, times ten.
+_CAPABILITY = 80
+
+#: The most features of a row that a program of :func:`add_norm` holds.
+_MOST_FEATURES = 8192
 
 #: Use the kernels for tensors on a CPU too, which needs ``TRITON_INTERPRET=1`` from the start; for tests.
 interpreted = False
 
 
-def usable(kernels: tuple[str, ...], device: torch.device, dtype: torch.dtype, *ranks: int) -> bool:
-    """Return whether the kernels can multiply numbers of a type on a device, at these middle ranks.
+def possible() -> bool:
+    """Return whether this process can have tensors that the kernels serve, or shapes of such tensors."""
+    return interpreted or acts_as_on_cuda() or (torch.cuda.is_available() and _offered(torch.device("cuda", 0)))
+
+
+def serve(x: torch.Tensor) -> bool:
+    """Return whether the kernels can run on the device of a tensor; of a fake one, on the device it stands for.
 
     Example:
-        >>> usable(HIDDEN, torch.device("cpu"), torch.bfloat16, 30, 30)
+        >>> serve(torch.ones(2))
+        False
+    """
+    if x.device.type == "cpu":
+        return interpreted or (acts_as_on_cuda() and isinstance(x, FakeTensor))
+    return _offered(x.device)
+
+
+def hidden_served(x: torch.Tensor, dtype: torch.dtype, *ranks: int) -> bool:
+    """Return whether :func:`hidden` takes products of a type at these middle ranks, where ``x`` lies.
+
+    Example:
+        >>> hidden_served(torch.ones(2), torch.bfloat16, 30, 30)
         False
     """
     kind, padded = arithmetic(dtype), padded_rank(*ranks)
-    if kind is None or padded is None or not (interpreted if device.type == "cpu" else _offered(device)):
-        return False
-    return all(allowed(kernel, kind, padded) for kernel in kernels)
+    return kind is not None and padded is not None and serve(x) and bool(candidates(kind, padded))
+
+
+def add_norm_served(residual: torch.Tensor, y: torch.Tensor, norm: nn.LayerNorm) -> bool:
+    """Return whether :func:`add_norm` takes a sum and its LayerNorm.
+
+    Example:
+        >>> add_norm_served(torch.ones(2, 4), torch.ones(2, 4), torch.nn.LayerNorm(4))
+        False
+    """
+    alike = residual.shape == y.shape and norm.normalized_shape == residual.shape[-1:] and residual.device == y.device
+    kinds = {residual.dtype, y.dtype} <= {torch.float32, torch.bfloat16, torch.float16}
+    affine = norm.weight is not None and norm.bias is not None
+    return alike and kinds and affine and residual.shape[-1] <= _MOST_FEATURES and serve(residual)
 
 
 @functools.cache
@@ -38,7 +78,7 @@ def _offered(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
         return False
     major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor >= min(ARCHITECTURES)
+    return 10 * major + minor >= _CAPABILITY
 
 
 def hidden(
@@ -58,3 +98,19 @@ def hidden(
 
     result: torch.Tensor = Hidden.apply(activation, z1_PT, right1_PH, bias1_H, left2_QH)
     return result
+
+
+def add_norm(residual: torch.Tensor, y: torch.Tensor, norm: nn.LayerNorm, p: float, dtype: torch.dtype) -> torch.Tensor:
+    """Compute ``norm(residual + dropout(y))``, (…, M); keeps the sum and a bit per entry for backward.
+
+    Args:
+        residual, y: (…, M), maybe of two types.
+        norm: over the last dimension, with weight and bias.
+        p: probability of dropout, from 0 to 1; the mask is drawn anew by each call, from the device's generator.
+        dtype: of the result.
+    """
+    from comera.kernels.autograd import AddNorm
+
+    rows = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (y, residual))
+    result: torch.Tensor = AddNorm.apply(p, norm.eps, dtype, *rows, norm.weight, norm.bias)
+    return result.view(residual.shape)

@@ -1,11 +1,13 @@
-"""Tile sizes that the kernels are tuned over: candidates, and those that neither spill nor run out of memory."""
+"""Tile sizes that the kernels are tuned over, by arithmetic and rank."""
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
+
+#: Rows and columns of a tile, by the names that kernels have for them.
+Tile = dict[str, int]
 
 
 class Configuration(NamedTuple):
@@ -22,10 +24,6 @@ PADDED_RANKS = (32, 64, 128)
 
 #: Most bits of a row of a rank-wide tile in a program: rank 128 in 16 bits, rank 64 in 32.
 _MOST_BITS = 128 * 16
-
-#: Architectures that the kernels are compiled for ahead of time, and the most shared memory of a program there, in
-#: bytes: of 8.0 that of 8.6 and 8.9, which have less.
-ARCHITECTURES = {80: 99 * 1024, 90: 227 * 1024}
 
 
 def padded_rank(*ranks: int) -> int | None:
@@ -79,33 +77,3 @@ _CUDA_CORES = tuple(
         *((32, 32, 8, 2), (64, 16, 8, 2), (64, 32, 8, 2), (128, 16, 8, 2)),
     )
 )
-
-#: Candidates that spill, or take more shared memory than there is, with some activation on one of
-#: :data:`ARCHITECTURES`, found by compiling ahead of time.
-_REFUSED = {
-    "hidden_backward_rows bf16 32": "64x64x4x2",
-    "hidden_backward_columns bf16 32": "128x32x4x2 128x64x8x2 128x64x8x3",
-    "hidden_forward bf16 64": "64x128x8x2",
-    "hidden_backward_rows bf16 64": "16x64x4x2 32x64x4x2 64x64x4x2 64x128x8x2 128x32x4x2",
-    "hidden_backward_columns bf16 64": "64x64x4x2 64x64x4x3 64x128x8x2 128x32x4x2 128x64x8x2 128x64x8x3",
-    "hidden_forward bf16 128": "64x64x4x2 64x64x4x3",
-    "hidden_backward_rows bf16 128": "64x64x4x2 64x64x4x3",
-    "hidden_backward_columns bf16 128": "32x64x4x2 64x32x4x2 64x64x4x2 64x64x4x3",
-    "hidden_forward tf32 32": "64x128x8x2",
-    "hidden_backward_rows tf32 32": "16x128x4x2 32x64x4x2 64x64x4x2 64x128x8x2 128x32x4x2 128x64x8x2 128x64x8x3",
-    "hidden_backward_columns tf32 32": "64x32x4x2 64x64x4x2 64x64x4x3 64x128x8x2 128x32x4x2 128x64x8x2 128x64x8x3",
-    "hidden_forward tf32 64": "64x64x4x3",
-    "hidden_backward_rows tf32 64": "16x64x4x2 32x64x4x2 64x64x4x2 64x64x4x3",
-    "hidden_backward_columns tf32 64": "32x64x4x2 64x64x4x2 64x64x4x3",
-    "hidden_backward_columns fp32 32": "64x32x8x2 128x16x8x2",
-    "hidden_forward fp32 64": "16x32x4x2 32x32x4x2",
-    "hidden_backward_rows fp32 64": "32x32x4x2 64x32x8x2",
-    "hidden_backward_columns fp32 64": "16x16x4x2 32x32x4x2 32x32x8x2 64x32x8x2 128x16x8x2",
-}
-
-
-@functools.cache
-def allowed(kernel: str, kind: str, padded: int) -> tuple[Configuration, ...]:
-    """Return the candidates over which a kernel is tuned; none where the kernel is impossible."""
-    refused = _REFUSED.get(f"{kernel} {kind} {padded}", "").split()
-    return tuple(one for one in candidates(kind, padded) if "x".join(map(str, one)) not in refused)

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 import triton
 
-from comera.kernels.configurations import allowed, arithmetic, padded_rank
-
-#: Rows and columns of a tile, by the names that kernels have for them.
-Tile = dict[str, int]
+from comera.kernels.configurations import Tile, arithmetic, candidates, padded_rank
 
 
 def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[int, ...], **arguments: Any) -> Tile:
-    """Run a kernel; the first call at about so many tokens times every allowed configuration.
+    """Run a kernel; the first call at about so many tokens times every configuration.
+
+    One that takes more shared memory than the device has drops out; one that spills registers loses by its time.
 
     Args:
         kernel: of :mod:`comera.kernels.feed_forward`.
@@ -47,6 +46,6 @@ def _tuner(kernel: Any, kind: str, padded: int, device: torch.device, *_: object
     """
     configurations = [
         triton.Config({"BLOCK_M": one.block_m, "BLOCK_N": one.block_n}, num_warps=one.warps, num_stages=one.stages)
-        for one in allowed(kernel.fn.__name__, kind, padded)
+        for one in candidates(kind, padded)
     ]
     return triton.autotune(configurations[: 1 if device.type == "cpu" else None], key=[])(kernel)

@@ -108,7 +108,7 @@ def test_a_feed_forward_is_found_by_what_its_forward_does(module, monkeypatch):
     wanted = model(x)
     assert fuse_feed_forwards(model) == [""]
     calls, original = [], tt_feed_forward
-    monkeypatch.setattr("comera.functional.tt_feed_forward", lambda *a: calls.append(1) or original(*a))
+    monkeypatch.setattr("comera.functional.tt_feed_forward", lambda *a, **o: calls.append(1) or original(*a, **o))
     torch.testing.assert_close(model(x), wanted)
     assert calls == [1]
     [linear] = [child for child in model.children() if isinstance(child, TTLinear)][:1]
