@@ -32,7 +32,7 @@ while IFS='|' read -r words on_gpu on_cpu; do
   esac
 done <<'END'
 pytest -q tests/comera/test_comera_kernels.py tests/bench/test_captured_step.py || -k autocast
-bench experiment=correctness | +checked=layer,lookup,steps,forms precision=fp32,bf16 | +checked=layer precision=fp32
+bench experiment=correctness | +checked=layer,lookup,steps,forms precision=fp32,bf16 | +checked=layer precision=fp32 linear={in_features:32,out_features:64} batch_size=16
 bench experiment=steps name=profile measure=profile precision=bf16 methods=[comera,dense] | batch_size=1,128 | batch_size=1 TINY
 bench experiment=fig1 name=levers precision=bf16 methods=[comera,{comera:{fused:kernels}},{comera:{fused:torch}},{comera:{merge_jointly:false}},low_rank@size,dense] | cuda_graph=true | cuda_graph=false batch_size=1 TINY
 bench experiment=fig1 name=levers precision=fp32 methods=[comera,{comera:{fused:torch}},low_rank@size,dense] | cuda_graph=true batch_size=1,64 | cuda_graph=false batch_size=1 TINY
