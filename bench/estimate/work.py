@@ -221,9 +221,9 @@ def _hidden_flops(of_p: int, of_q: int) -> Any:
 
 #: The kernels of a feed-forward form the hidden features anew in either pass of backward.
 _COUNTED |= {
-    torch.ops.comera.hidden.default: _hidden_flops(1, 1),
-    torch.ops.comera.hidden_rows.default: _hidden_flops(2, 1),
-    torch.ops.comera.hidden_columns.default: _hidden_flops(2, 2),
+    torch.ops.comera.hidden: _hidden_flops(1, 1),
+    torch.ops.comera.hidden_rows: _hidden_flops(2, 1),
+    torch.ops.comera.hidden_columns: _hidden_flops(2, 2),
 }
 
 

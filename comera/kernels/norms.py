@@ -51,6 +51,12 @@ class FusedNorms(StandIn):
     def __init__(self, module: nn.Module, calls: list[_Call], not_none: frozenset[str], fused: Fused) -> None:
         super().__init__(module)
         self._calls, self._not_none, self._fused = calls, not_none, fused
+        later = [{name for call in calls[place + 1 :] for name in call.operands} for place in range(len(calls))]
+        results = {call.result for call in calls}
+        self._last_uses = [
+            (results & {*call.operands}) - used if len({*call.operands}) == len(call.operands) else set()
+            for call, used in zip(calls, later, strict=True)
+        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(self._forward).bind(*args, **kwargs)
@@ -61,13 +67,14 @@ class FusedNorms(StandIn):
         missing = any(given.arguments.get(name) is None for name in self._not_none)
         if missing or not isinstance(first, torch.Tensor) or not self._applies(first):
             return self._run(*args, **kwargs)
-        for call in self._calls:
-            operands = [values[name] for name in call.operands]
+        for call, last in zip(self._calls, self._last_uses, strict=True):
+            # Values go with their last use, as in the forward itself, so that no memory is held for longer.
+            operands = [values.pop(name) if name in last else values[name] for name in call.operands]
             child = self._module._modules[call.child]
             assert child is not None
             if call.ends:
                 dropout = None if call.dropout is None else self._module._modules[call.dropout]
-                values[call.result] = self._end(child, dropout, *operands)
+                values[call.result] = self._end(child, dropout, operands)
             else:
                 values[call.result] = child(*operands)
         return values[self._calls[-1].result]
@@ -82,13 +89,17 @@ class FusedNorms(StandIn):
         known = (nn.LayerNorm, *_DROPOUTS)
         return len(children) == len(names) and all(type(one) in known and runs_as_written(one) for one in children)
 
-    def _end(self, norm: Any, dropout: Any, residual: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return ``norm(residual + dropout(y))``."""
+    def _end(self, norm: Any, dropout: Any, operands: list[torch.Tensor]) -> torch.Tensor:
+        """Return ``norm(residual + dropout(y))``, and empty the list of the two operands."""
+        y, residual = operands.pop(), operands.pop()
         p = dropout.p if dropout is not None and dropout.training else 0.0
         if kernels.add_norm_served(residual, y, norm) and self._pays(norm, p, residual, y):
             return kernels.add_norm(residual, y, norm, p, _type_of_norm(residual, y))
         dropped = y if dropout is None else dropout(y)
-        result: torch.Tensor = norm(residual + dropped)
+        del y
+        total = residual + dropped
+        del residual, dropped
+        result: torch.Tensor = norm(total)
         return result
 
     def _pays(self, norm: nn.LayerNorm, p: float, residual: torch.Tensor, y: torch.Tensor) -> bool:
