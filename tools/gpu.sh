@@ -14,7 +14,7 @@ trap 'tar -czf "$results.tar.gz" "$results"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-tiny="dataset=synthetic sequence_length=16 model={layers:1,width:32,heads:2,feed_forward:64}"
+tiny="dataset=synthetic sequence_length=16 model.layers=1 model.width=32 model.heads=2 model.feed_forward=64"
 brief="timing.block_seconds=0.05 timing.blocks=1 timing.extra_blocks=0 timing.warmup_steps=1"
 # A line: a module with its arguments | those on the GPU | those of the rehearsal.
 while IFS='|' read -r words on_gpu on_cpu; do
@@ -37,7 +37,7 @@ bench experiment=steps name=profile measure=profile precision=bf16 methods=[come
 bench experiment=fig1 name=levers precision=bf16 methods=[comera,{comera:{fused:kernels}},{comera:{fused:torch}},{comera:{merge_jointly:false}},low_rank@size,dense] | cuda_graph=true | cuda_graph=false batch_size=1 TINY
 bench experiment=fig1 name=levers precision=fp32 methods=[comera,{comera:{fused:torch}},low_rank@size,dense] | cuda_graph=true batch_size=1,64 | cuda_graph=false batch_size=1 TINY
 bench experiment=fig1 name=levers precision=bf16 compile=true methods=[comera,dense] | cuda_graph=true batch_size=1,32,128 | cuda_graph=false batch_size=1 TINY
-bench experiment=widths_decoder methods=[dense,btt,grouped,low_rank:spectral,comera:orthogonal] | toggles=[{precision:bf16,cuda_graph:true}] text={width:768,heads:12},{width:2048,heads:32},{width:4096,heads:64} | toggles=[{precision:bf16}] text={width:32,heads:2} text.context=16 ratio=1.5 BRIEF
+bench experiment=widths_decoder methods=[dense,btt,grouped,low_rank:spectral,comera:orthogonal] | toggles=[{precision:bf16,cuda_graph:true}] text={width:768,heads:12},{width:2048,heads:32},{width:4096,heads:64} | toggles=[{precision:bf16}] text={width:32,heads:2} text.context=16 ratio=1.457 BRIEF
 bench experiment=fig1 name=levers_lean precision=bf16 methods=[comera:lean,comera:lean_block,low_rank@size:lean,dense+checkpoint] | cuda_graph=true batch_size=32,128 | cuda_graph=false batch_size=1 TINY
 bench advise measure model=bench/conf/models/bert_base.json sequence_length=128 ratio=4 arms=dense,btt,comera | device=h200 precision=bf16 batch_size=128 | device=cpu batch_size=1
 bench experiment=prediction precision=bf16,fp32 | methods=[comera,comera:lean,low_rank@size,dense] batch_size=1,32,128 | methods=[comera,dense] batch_size=1 TINY
