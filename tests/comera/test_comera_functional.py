@@ -68,7 +68,8 @@ def test_autocast():
         strict=True,
     ):
         assert one.dtype == other.dtype
-        assert (one - true).norm() <= 2 * (other - true).norm() + 1e-3 * true.norm()
+        rounded = torch.finfo(torch.bfloat16).eps * true.norm()  # layers alone may multiply by other plans
+        assert (one - true).norm() <= 2 * (other - true).norm() + rounded
 
 
 class Written(nn.Module):
