@@ -1,4 +1,4 @@
-"""APOLLO-Mini: plain gradients, scaled as Adam would scale them by moments of rank one.
+"""APOLLO-Mini: gradients, scaled as Adam scales them by moments of rank one.
 
 Source: arXiv 2412.05270, Algorithm 1 with rank 1 and one scale per matrix. For the gradient G of a weight, with m rows
 on its shorter side and n on the other:

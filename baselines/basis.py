@@ -1,10 +1,10 @@
-"""A few coefficients of a fixed orthonormal basis: any size at full rank, with the products of a dense layer.
+"""Coefficients of a fixed orthonormal basis: any size at full rank.
 
 The weight of a linear target is W = Q₁ C Q₂ with fixed random orthogonal Q₁ (N, N) and Q₂ (M, M) and a C (N, M) of
 which k entries at fixed random places are trained, the others zero. Products of a column of Q₁ and a row of Q₂ are an
 orthonormal basis of all (N, M) matrices, so k coefficients span a random subspace of that dimension. The basis follows
 from a seed, and is neither stored nor counted. This format tells a low rank from a low number of parameters (arXiv
-2604.04440); it is no cheaper than dense in anything but what is stored.
+2604.04440); it is no cheaper than dense in anything but what is stored, since its products are a dense layer's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Block tensor trains on the linear targets (:class:`comera.BTTLinear`); everything else stays dense.
+"""Block tensor trains on the linear targets; everything else stays dense.
 
-The start is spectral unless a variant says otherwise: each core is drawn as a layer of its own (:data:`STARTS`). The
-rank and balanced blocks are given, or blocks follow from a wanted compression ratio of the whole model
-(:func:`comera.ratio.blocks.solve_block_model`).
+The layers are :class:`comera.BTTLinear`. The start is spectral unless a variant says otherwise: each core is drawn as a
+layer of its own (:data:`STARTS`). The rank and balanced blocks are given, or blocks follow from a wanted compression
+ratio of the whole model (:func:`comera.ratio.blocks.solve_block_model`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dense training: the model as it is, under torch's fused AdamW. The yardstick of every comparison.
+"""Dense training under fused AdamW, the yardstick of every comparison.
 
 The variants train the embedding tables among the targets with sparse gradients (``nn.Embedding.sparse``), which hold
 the rows that a batch looked up instead of the whole table, and update those rows alone:

@@ -1,4 +1,4 @@
-"""GaLore: gradients of the linear weights are projected to low rank, so Adam's moments are small.
+"""GaLore: gradients are projected to low rank, so Adam's moments are small.
 
 Source: arXiv 2403.03507, run by its own package, galore-torch 1.0. A weight of shape (M, N) gets an orthogonal matrix
 from the SVD of its gradient, (R, N) where M ≥ N and (M, R) where M < N, renewed every ``update_gap`` steps. Its moments

@@ -1,7 +1,7 @@
-"""Grouped layers on the linear targets (:class:`comera.GroupedLinear`); everything else stays dense.
+"""Grouped layers on the linear targets; everything else stays dense.
 
-The start is spectral unless a variant says otherwise. The groups are given, or follow from a wanted compression ratio
-of the whole model (:func:`comera.ratio.blocks.solve_groups`).
+The layers are :class:`comera.GroupedLinear`. The start is spectral unless a variant says otherwise. The groups are
+given, or follow from a wanted compression ratio of the whole model (:func:`comera.ratio.blocks.solve_groups`).
 """
 
 from __future__ import annotations

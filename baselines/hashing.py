@@ -1,8 +1,8 @@
-"""The hashing trick: a table of m rows in the place of V, row ``index mod m`` for every index.
+"""Hashing trick: all rows of a table share m rows, by ``index mod m``.
 
-Rows collide at random; where indices are ranks by frequency, as DLRM's are, the m most frequent rows do not collide
-with one another. Source: Weinberger et al., Feature Hashing for Large Scale Multitask Learning (ICML 2009), as the
-baseline of compressed recommenders has it.
+A table of m rows takes the place of V. Rows collide at random; where indices are ranks by frequency, as DLRM's are, the
+m most frequent rows do not collide with one another. Source: Weinberger et al., Feature Hashing for Large Scale
+Multitask Learning (ICML 2009), as the baseline of compressed recommenders has it.
 """
 
 from __future__ import annotations

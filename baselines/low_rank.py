@@ -1,4 +1,4 @@
-"""Plain two-factor layers: what simple factorisation gives, without tensorizing.
+"""Plain factors: two thin matrices in place of each weight.
 
 A linear target becomes y = (x A) B + bias with A (N, R) and B (R, M); in the whole-model variant the word embedding
 becomes a table (V, R) followed by a linear map (R, D). Both train from scratch. The factors start as CoMERA's cores do

@@ -1,6 +1,7 @@
-"""LTE (LoRA-the-Explorer): many adapter heads train on shards of the batch and are averaged into the main weight.
+"""LTE (LoRA-the-Explorer): many adapter heads, averaged into the main weight.
 
-Source: arXiv 2402.16828 and the facts of its public form; written here from the formulas.
+Heads train on shards of the batch. Source: arXiv 2402.16828 and the facts of its public form; written here from the
+formulas.
 
 Legend: B batch, H heads, T rows of one head (B/H times the inner dimensions), R rank, N in-features, M out-features,
 s = alpha / rank.

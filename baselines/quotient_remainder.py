@@ -1,8 +1,8 @@
-"""The quotient-remainder trick: row i of a table is the product, entry by entry, of two rows of smaller tables.
+"""Quotient-remainder trick: each row is a product of two shared rows.
 
-Of m rows for the remainder ``i mod m`` and ⌈V / m⌉ for the quotient ``⌊i / m⌋``, each index has a pair of its own, so
-that no two rows are the same. Source: Shi et al., Compositional Embeddings Using Complementary Partitions (KDD 2020),
-with its default operation, the product.
+Row i is the product, entry by entry, of two rows of smaller tables. Of m rows for the remainder ``i mod m`` and ⌈V / m⌉
+for the quotient ``⌊i / m⌋``, each index has a pair of its own, so that no two rows are the same. Source: Shi et al.,
+Compositional Embeddings Using Complementary Partitions (KDD 2020), with its default operation, the product.
 """
 
 from __future__ import annotations

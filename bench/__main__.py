@@ -1,15 +1,13 @@
 """Command line: ``python -m bench [run] experiment=NAME [key=value …]``, or another command (:data:`COMMANDS`)."""
 
 import argparse
-import json
 import os
 import sys
-import textwrap
 from concurrent.futures import BrokenExecutor
 
 from bench.core.files import temporary_folder
 from bench.core.processors import check_threads
-from bench.errors import CONF, KILLED, Mistake, Parser, experiments, packages_needed, stop_with, unwritten
+from bench.errors import CONF, KILLED, Mistake, Parser, packages_needed, stop_with, unwritten
 from bench.interrupts import interruptible
 
 COMMANDS = {
@@ -20,34 +18,11 @@ COMMANDS = {
     "predict": "memory, work, least time of a step on any device",
     "claims": "print the verdict of the records on each published claim",
     "explore": "write one HTML page in which every record is a point",
-    "list": "name all experiments, methods, workloads, measures and settings",
+    "list": "what experiments, methods, workloads and measures are for",
 }
 
 #: Commands of figures, a floor above, which runs as a program of its own.
 _READERS = {"claims": "figures.claims", "explore": "figures.explorer"}
-
-
-def _known() -> str:
-    """Return all experiments, methods, workloads, measures and settings by name."""
-    from bench.measures import available as measures
-    from bench.measures import named
-    from bench.protocol.methods import available as methods
-    from bench.workloads import available as workloads
-    from bench.workloads import config_sections, workload_class
-
-    kinds = {
-        "experiments": experiments(),
-        "methods": methods(),
-        "workloads": [f"{name} ({workload_class(name).section}.*)" for name in workloads()],
-    }
-    lines: list[str] = []
-    for kind, names in kinds.items():
-        lines += textwrap.wrap(", ".join(names), 120, initial_indent=f"{kind + ':':13}", subsequent_indent=" " * 13)
-    lines += ["measures:", *(f"  {name:15} {named(name).words}" for name in measures()), "sections:"]
-    for section, settings in config_sections().items():
-        values = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
-        lines += textwrap.wrap(values, 120, initial_indent=f"  {section:10} ", subsequent_indent=" " * 13)
-    return "\n".join([*lines, ""])
 
 
 def _parser() -> Parser:
@@ -163,7 +138,9 @@ def _dispatch(parser: Parser, arguments: list[str]) -> None:
 
             reproduce.run(given.target, given.results)
         case "list":
-            print(_known(), end="")
+            from bench.commands.listing import listed
+
+            print(listed(), end="")
 
 
 if __name__ == "__main__":

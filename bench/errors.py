@@ -9,6 +9,9 @@ from typing import NoReturn
 
 CONF = Path(__file__).parent / "conf"
 
+#: Columns that tables and lists take in a terminal.
+TERMINAL = 100
+
 #: What is said where a process that shares the work is gone (``concurrent.futures.BrokenExecutor``).
 KILLED = "a process of this command was killed, most likely for want of memory; give the same command again."
 

@@ -1,9 +1,9 @@
-"""CoMERA as a training method, in the form the bench compares.
+"""CoMERA: tensor trains whose ranks close while they are trained.
 
-The class here has the shape of ``bench.protocol.Method`` without importing it: ``adapt`` tensorizes the named weights,
-``optimizer`` gives cores, rank-control entries and dense parameters their own rates, ``objective`` is that of the stage
-training is in: the early one, or after ``begin_stage`` with a target the late one. At the end of a stage, and on a
-schedule if asked, closed ranks are cut out of the cores.
+The class here has the shape of ``bench.protocol.Method`` without importing it, so that the bench can compare it:
+``adapt`` tensorizes the named weights, ``optimizer`` gives cores, rank-control entries and dense
+parameters their own rates, ``objective`` is that of the stage training is in: the early one, or after ``begin_stage``
+with a target the late one. At the end of a stage, and on a schedule if asked, closed ranks are cut out of the cores.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +57,6 @@ class Artifact(Generic[S]):
         rules, claims: by what it decides claims; claims of its own, beyond ``published/claims.csv``.
         section: the column of the table whose change starts a new section.
         asked: the experiment that was asked for in place of its own; part of its files' names.
-        keys, breaks: for a table that is too wide for a terminal, the columns with which each further part of it begins
-            (``breaks``), and those that every part repeats in front (``keys``).
     """
 
     name: str
@@ -80,8 +77,6 @@ class Artifact(Generic[S]):
     claims: tuple[Claim, ...] = ()
     section: str | None = None
     asked: str = ""
-    keys: tuple[str, ...] = ()
-    breaks: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -139,19 +134,10 @@ class Artifact(Generic[S]):
             table=read,
             left_aligned=left,
             section=self.section,
-            narrow=self._parts(read),
             verdicts=tuple(verdicts),
             files=files,
             records=tuple(selection.df.index),
         )
-
-    def _parts(self, table: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
-        if not self.breaks:
-            return ()
-        names = [str(name) for name in table.columns]
-        cuts = [0, *map(names.index, self.breaks), len(names)]
-        parts = [names[start:end] for start, end in itertools.pairwise(cuts)]
-        return tuple(table[[*(key for key in self.keys if key not in part), *part]] for part in parts)
 
 
 def _verdicts(rules: Sequence[Rule], claims: Claims, selection: frame.Page, table: pd.DataFrame) -> list[Verdict]:

@@ -1,6 +1,6 @@
 """Tables: one list of columns gives the table that people read and the one that programs read; numbers as text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,12 @@ from typing import Any
 import jinja2
 import pandas as pd
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from bench.core.intervals import Estimate
+from bench.errors import TERMINAL
 
 #: Stands where a cell is not part of the grid; a missing cell of the grid says so in words.
 NOT_ASKED = "-"
@@ -128,16 +130,51 @@ def to_markdown(frame: pd.DataFrame, left: frozenset[str] = frozenset()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_terminal(frame: pd.DataFrame, title: str, left: frozenset[str] = frozenset(), by: str | None = None) -> Table:
-    """Return a frame of strings as a rich table; a rule is drawn where the column ``by`` changes."""
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for column in frame.columns:
-        table.add_column(Text(str(column)), justify="left" if str(column) in left else "right", no_wrap=True)
-    rows = frame.to_dict("records")
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
-        section = by is not None and following is not None and row[by] != following[by]
-        table.add_row(*(Text(str(value)) for value in row.values()), end_section=section)
-    return table
+def to_terminal(
+    frame: pd.DataFrame, title: str, left: frozenset[str] = frozenset(), by: str | None = None
+) -> list[Table]:
+    """Return a frame of strings as rich tables of at most :data:`bench.errors.TERMINAL` columns.
+
+    A frame that is too wide comes in parts. Each part begins with the leading columns that tell rows apart; a cell that
+    does not fit beside them is wrapped. A rule is drawn where the column ``by`` changes.
+    """
+    widths = {str(name): _width(frame[name]) for name in frame.columns}
+    keys = _keys(frame, widths)
+    parts = [keys.copy()]
+    for name in (name for name in widths if name not in keys):
+        if len(parts[-1]) > len(keys) and _total(parts[-1] + [name], widths) > TERMINAL:
+            parts.append(keys.copy())
+        parts[-1].append(name)
+    groups = [""] * len(frame) if by is None else list(frame[by])
+    ends = [group != following for group, following in zip(groups, [*groups[1:], *groups[-1:]], strict=True)]
+    tables: list[Table] = []
+    for part in parts:
+        look: Any = {"title": Text("" if tables else title), "title_justify": "left"}
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, **look)
+        fits = _total(part, widths) <= TERMINAL
+        for name in part:
+            table.add_column(Text(name), justify="left" if name in left else "right", no_wrap=fits, overflow="fold")
+        for row, end in zip(frame[part].to_numpy(), ends, strict=True):
+            table.add_row(*(Text(str(value)) for value in row), end_section=end)
+        tables.append(table)
+    return tables
+
+
+def _width(column: pd.Series) -> int:
+    return max(cell_len(str(text)) for text in (column.name, *column))
+
+
+def _total(names: Sequence[str], widths: Mapping[str, int]) -> int:
+    """Return the width of a table, whose edges take a column of the terminal each and whose gaps take three."""
+    return sum(widths[name] for name in names) + 3 * (len(names) - 1) + 2
+
+
+def _keys(frame: pd.DataFrame, widths: Mapping[str, int]) -> list[str]:
+    """Return the fewest leading columns that tell rows apart; wide ones do not count, nor what fills the terminal."""
+    names = [name for name, width in widths.items() if width <= TERMINAL * 2 // 5] or list(widths)[:1]
+    distinct = (number for number in range(1, len(names)) if not frame.duplicated(names[:number]).any())
+    most = next(distinct, 1)
+    return next((names[:n] for n in range(most, 1, -1) if _total(names[:n], widths) <= TERMINAL * 2 // 3), names[:1])
 
 
 def csv(table: pd.DataFrame) -> bytes:

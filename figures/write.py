@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.measure import Measurement
 from rich.text import Text
 
+from bench.errors import TERMINAL
 from figures.claims.claims import Judgement, Verdict
 from figures.draw.captions import Caption
 from figures.draw.plotted import plotted_digest
@@ -72,20 +72,14 @@ class Drawn:
     below: tuple[str, ...]  # what the terminal shows below the table
     left_aligned: frozenset[str] = frozenset()
     section: str | None = None  # the column whose change starts a new section of the table
-    narrow: tuple[pd.DataFrame, ...] = ()  # the table in parts, where it is too wide for a terminal
     records: tuple[int, ...]  # places of those shown among the records that were given, oldest first
 
     def to_text(self) -> str:
         """Return what the terminal shows."""
         buffer = io.StringIO()
-        terminal = Console()
-        parts = [part.drop(columns=REMARKS, errors="ignore") for part in self.narrow or (self.table,)]
-        titles = [self.title, *[""] * len(parts)]
-        tables = [to_terminal(*one, self.left_aligned, self.section) for one in zip(parts, titles, strict=False)]
-        options = terminal.options.update(max_width=500)
-        needed = max(Measurement.get(terminal, options, table).maximum for table in tables)
-        wide = max(terminal.width, needed)  # a pipe or a narrow window gets whole numbers on long lines
-        console = Console(file=buffer, width=wide, force_terminal=terminal.is_terminal)
+        console = Console(file=buffer, width=TERMINAL, force_terminal=Console().is_terminal)
+        read = self.table.drop(columns=REMARKS, errors="ignore")
+        tables = to_terminal(read, self.title, self.left_aligned, self.section)
         for one in (*map(Text, self.facts), *tables, *map(Text, self.below)):
             console.print(one)
         for verdict in self.verdicts:

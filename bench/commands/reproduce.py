@@ -7,6 +7,7 @@ own in a new process, so that the same target goes on where it was stopped.
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +15,7 @@ from functools import cache
 import yaml
 
 from bench.commands.programs import status_of
-from bench.errors import CONF, ConfigError, experiments
+from bench.errors import CONF, TERMINAL, ConfigError, experiments
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,11 @@ def recorded() -> dict[str, str]:
 
 
 def listed() -> str:
-    """Return a line per target."""
+    """Return what each target does and how long it takes."""
     width = max(map(len, targets()))
-    return "\n".join(f"  make {name:{width}}  {one.does} ({one.takes})" for name, one in targets().items())
+    wrapper = textwrap.TextWrapper(TERMINAL, subsequent_indent=" " * (width + 9), break_on_hyphens=False)
+    lines = [f"  make {name:{width}}  {one.does} ({one.takes})" for name, one in targets().items()]
+    return "\n".join(map(wrapper.fill, lines))
 
 
 def run(target: str, results: str) -> None:

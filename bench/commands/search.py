@@ -14,13 +14,14 @@ what there is of one.
 """
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bench.core.reading import user_path
 from bench.core.record import Record
-from bench.errors import ConfigError, stop_with
+from bench.errors import TERMINAL, ConfigError, stop_with
 from bench.protocol.budget import RATES
 from bench.protocol.methods import checked_settings, takes_ratio
 from bench.runner.configuration import composed, configuration, job_configuration, one_sentence
@@ -203,7 +204,7 @@ def loss_of(record: Record) -> float:
 def _found(arm: SearchedArm, at_best: Sequence[Record | None]) -> str:
     """Say what was chosen by which loss and, from the records at the best rate, what others nothing was chosen by."""
     if not math.isfinite(arm.losses[arm.best]):
-        return f"{arm.name}: no training ended well{arm.reason}"
+        return textwrap.fill(f"{arm.name}: no training ended well{arm.reason}", TERMINAL, subsequent_indent="  ")
     edge = " (at an edge)" if arm.best in (min(arm.rates), max(arm.rates)) else ""
     ended = [record for record in at_best if record is not None and record.status == "ok"]
     chosen_by = ended[0].metric
@@ -213,4 +214,4 @@ def _found(arm: SearchedArm, at_best: Sequence[Record | None]) -> str:
         values = [record.metrics[name] for record in ended]
         span = f"{values[0]:.4f}" if len(values) == 1 else f"{min(values):.4f} to {max(values):.4f}"
         words.append(f"{name} {span} over {len(values)} seed{'s' * (len(values) != 1)}")
-    return ", ".join(words)
+    return textwrap.fill(", ".join(words), TERMINAL, subsequent_indent="  ", break_on_hyphens=False)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
 
-from bench.errors import Parser
+from bench.errors import TERMINAL, Parser
 from bench.gate import GateError, Regression
 from bench.gate.exact import QUANTITIES, Numbers, all_benchmarks, measure
 
@@ -158,7 +158,7 @@ def refuse(found: Sequence[Difference]) -> None:
 
 def main() -> None:
     """Count everything again, print the changes, and write the baseline."""
-    errors, output = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 120)
+    errors, output = Console(stderr=True), Console(width=TERMINAL)
     old: dict[str, Numbers] = {}
     try:
         old = read_baseline()

@@ -111,7 +111,7 @@ def cuda_peak(prepare: Callable[[], Callable[[], None]]) -> int:
 
 MEASURE = Measure(
     name="allocator_peak",
-    words="predicted memory, and the peak of the device's allocator over the same steps",
+    words="predicted memory beside the peak of the device's allocator",
     outcomes=_outcomes,
     unsupported=plain_steps_only,
     timed=False,

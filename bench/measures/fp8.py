@@ -138,7 +138,7 @@ def _exact(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.
 
 MEASURE = Measure(
     name="fp8",
-    words="error, bytes and roofline of a linear layer in every precision; on CUDA its time",
+    words="error, bytes and roofline of a linear layer by precision; on CUDA time",
     serve=fp8_columns,
     unsupported=plain_calls_only,
     precisions=("fp32",),

@@ -225,7 +225,7 @@ def largest_rows(cell: Cell, workload: Any) -> list[dict[str, Any]]:
 
 MEASURE = Measure(
     name="kept",
-    words="what forward keeps for backward, by tensor, and the largest batch that fits, without running a step",
+    words="bytes that forward keeps for backward, and the largest batch that fits",
     outcomes=lambda cells, session: traced(kept_columns, cells, session),
     text=lambda record: f"{record.saved_for_backward_mib or 0.0:,.0f} MiB kept for backward",
     **TRACED,

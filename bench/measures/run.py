@@ -138,7 +138,7 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
 
 MEASURE = Measure(
     name="run",
-    words="time of a step on the device, arms side by side, with predicted and allocated memory",
+    words="time of a step, arms side by side, with predicted and allocated memory",
     outcomes=_outcomes,
     paired=True,
     on_ranks=True,

@@ -83,7 +83,7 @@ def _cost(cell: Cell) -> float:
 
 MEASURE = Measure(
     name="train",
-    words="a training run to its end, with its learning curve, sizes and the steps of the trained model",
+    words="training to the end: learning curve, sizes, steps of the trained model",
     outcomes=lambda cells, session: ([_trained(cell, session)] for cell in cells),  # one run after another
     unsupported=_unsupported,
     expand=lambda cell, config, workload: training_cells(cell, config["training"], workload),

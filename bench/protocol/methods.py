@@ -36,6 +36,15 @@ def _module(name: str) -> types.ModuleType:
     return importlib.import_module("comera.training" if name == "comera" else f"baselines.{name}")
 
 
+def purpose(name: str) -> str:
+    """Return the first line of the docstring of a method's module.
+
+    >>> purpose("lora")
+    'LoRA: linear weights are frozen, low-rank adapters beside them train'
+    """
+    return (_module(name).__doc__ or "").partition("\n")[0].rstrip(".").replace("``", "")
+
+
 def variants(name: str) -> tuple[str, ...]:
     """Return the names of a method's variants in arms: the default one, first, is empty."""
     return ("", *_module(name).VARIANTS[1:])

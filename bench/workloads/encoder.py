@@ -241,7 +241,7 @@ EncodedRow = tuple["array[int]", int, int]
 
 
 class EncoderWorkload(BaseWorkload):
-    """The encoder and its sentence pairs.
+    """BERT-shaped encoder that classifies sentences or pairs of them.
 
     Static batches are tokenised when they are asked for. Batches of varying length need the length of every row, so
     the first of them tokenises the whole split, which is then kept.

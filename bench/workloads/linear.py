@@ -36,7 +36,9 @@ class Linear(nn.Module):
 
 
 class LinearWorkload(DrawnWorkload):
-    """The linear layer; batches are ``rows``, float32 (T, N).
+    """Micro workload: one linear layer.
+
+    Batches are ``rows``, float32 (T, N).
 
     >>> workload = LinearWorkload(LinearSettings(in_features=6, out_features=4))
     >>> batch = next(workload.batches("train", batch_size=3, seed=0, static=True))

@@ -50,7 +50,9 @@ class Lookup(nn.Module):
 
 
 class LookupWorkload(DrawnWorkload):
-    """The look-up; batches are row numbers ``indices``, int64 (T,), and ``upstream``, the gradient of the rows (T, D).
+    """Micro workload: look-up of rows in one embedding table.
+
+    Batches are row numbers ``indices``, int64 (T,), and ``upstream``, the gradient of the rows (T, D).
 
     >>> workload = LookupWorkload(LookupSettings(rows=10, columns=4), "zipf")
     >>> batch = next(workload.batches("train", batch_size=6, seed=0, static=True))

@@ -108,7 +108,9 @@ class Student(nn.Module):
 
 
 class TeacherWorkload(BaseWorkload):
-    """The regression; batches are ``inputs``, float32 (B, d), and ``outputs`` (B,).
+    """Regression on a random ReLU network, with fresh samples in every batch.
+
+    Batches are ``inputs``, float32 (B, d), and ``outputs`` (B,).
 
     >>> workload = TeacherWorkload(TeacherSettings(width=16, teacher_width=16, teacher_layers=1))
     >>> batch = next(workload.batches("train", batch_size=3, seed=0, static=True))

@@ -65,8 +65,6 @@ SIZES_AND_SCORES = Artifact(
     shown=shown,
     about=about,
     rules=MNLI,
-    keys=("run",),
-    breaks=("total, MiB",),
 )
 
 

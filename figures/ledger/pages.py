@@ -12,13 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.core.intervals import CONFIDENCE, MIN_LAUNCHES
+from bench.errors import TERMINAL
 from figures.claims.claims import Outcome
 from figures.claims.rule import ON_BED
 from figures.ledger.judging import Entry, compared, fairness, rolled_up, summary
 from figures.text import csv, to_markdown
-
-#: Columns of the terminal that the text takes.
-WIDTH = 100
 
 #: The heading of the claims that records decide with the fair baseline.
 COMPARED = "What the fair baseline changes"
@@ -122,7 +120,7 @@ def _on_beds(entries: Sequence[Entry]) -> pd.DataFrame:
 
 def _table(widths: Mapping[str, int], title: str = "") -> Table:
     look: dict[str, Any] = {"title": Text(title), "title_justify": "left"} if title else {}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=WIDTH, **look)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=TERMINAL, **look)
     for name, width in widths.items():
         table.add_column(name, width=width)
     return table
@@ -136,9 +134,9 @@ def to_lines(entries: Sequence[Entry]) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-    table = [line if len(line) <= WIDTH else f"{line[: WIDTH - 2].rstrip()} …" for line in table]
+    table = [line if len(line) <= TERMINAL else f"{line[: TERMINAL - 2].rstrip()} …" for line in table]
     more = "Rule, reason and numbers: python -m bench claims CLAIM, or --all for those of every claim."
-    return "\n".join([textwrap.fill(summary(entries), WIDTH), "", *table, "", more, ""])
+    return "\n".join([textwrap.fill(summary(entries), TERMINAL), "", *table, "", more, ""])
 
 
 def to_text(entries: Sequence[Entry]) -> str:
@@ -200,7 +198,7 @@ def to_details(entries: Sequence[Entry]) -> str:
 
 
 def _console(page: io.StringIO) -> Console:
-    return Console(file=page, width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    return Console(file=page, width=TERMINAL, color_system=None, force_terminal=False, legacy_windows=False)
 
 
 def _stripped(page: io.StringIO) -> str:

@@ -13,7 +13,8 @@ from small_cells import Ended, assert_refused, environment, run_bench, small
 import bench.__main__
 import bench.runner.sweep
 import bench.workloads
-from bench.errors import KILLED, experiments
+from bench.errors import KILLED, TERMINAL, experiments
+from bench.measures import available as measures
 from bench.protocol.methods import available
 from bench.runner.wording import for_hydra
 
@@ -102,12 +103,16 @@ def test_a_helper_process_that_is_killed_is_one_line(tmp_path, monkeypatch):
     assert run_bench(tmp_path, "list", as_given=True) == Ended(1, "", f"error: {KILLED}\n")
 
 
-def test_the_list_names_experiments_and_methods(tmp_path):
+def test_the_list_has_a_line_with_a_purpose_for_everything_there_is(tmp_path):
     ended = run_bench(tmp_path, "list")
     assert (ended.status, ended.error) == (0, "")
-    words = " ".join(ended.output.split())
-    assert EXPERIMENTS in words
-    assert METHODS in words
+    assert max(map(len, ended.output.splitlines())) <= TERMINAL
+    *parts, settings = ended.output.split("\n\n")
+    purposes = [dict(line.split(maxsplit=1) for line in part.splitlines()[1:]) for part in parts]
+    there_is = experiments(), available(), bench.workloads.available(), measures()
+    assert list(map(list, purposes)) == list(map(list, there_is))
+    assert min(len(words) for part in purposes for words in part.values()) > len("a purpose")
+    assert all(f"\n  {section} " in settings for section in bench.workloads.config_sections())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bench.commands import reproduce
 from bench.commands.reproduce import Target, targets
-from bench.errors import CONF, experiments
+from bench.errors import CONF, TERMINAL, experiments
 from figures.registry import artifacts, by_name
 
 
@@ -29,6 +29,12 @@ def recorded_as(words: str) -> str:
     text = (CONF / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8")
     found = re.search(r"^name: (\w+)", text, flags=re.MULTILINE)
     return found[1] if found else experiment
+
+
+def test_the_list_fits_a_terminal_and_has_every_target():
+    lines = reproduce.listed().splitlines()
+    assert max(map(len, lines)) <= TERMINAL
+    assert [line.split()[1] for line in lines if line.startswith("  make ")] == list(targets())
 
 
 @pytest.mark.parametrize("name", targets())

@@ -8,6 +8,7 @@ from small_cells import assert_one_line, run_bench
 from bench.commands.search import SearchedArm, arms_of, loss_of
 from bench.core.cell import Cell
 from bench.core.record import read_all
+from bench.errors import TERMINAL
 from bench.runner.configuration import composed, configuration, job_configuration
 
 TINY = [
@@ -142,7 +143,8 @@ def test_a_search_trains_what_is_missing_and_no_more(tmp_path):
     again = run_bench(tmp_path, *arguments)
     assert again.status == 0
     assert {record.cell_id: record.recorded_at for record in read_all(tmp_path / "results")} == stamps
-    found = [line for line in again.output.splitlines() if "best rate" in line]
+    assert max(map(len, again.output.splitlines())) <= TERMINAL
+    found = [line for line in again.output.replace("\n  ", " ").splitlines() if "best rate" in line]
     assert [line.split(":")[0] for line in found] == [
         "dense, adamw",
         "comera, adamw, ratio 1.3",

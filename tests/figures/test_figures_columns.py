@@ -1,13 +1,17 @@
 """One list says how columns are written: units, bounds, marks and reasons look the same in every table."""
 
+import io
+
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from bench.errors import TERMINAL
 from figures import columns
 from figures.columns import across, bounds_kinds, format_of, readable
-from figures.text import csv_number, rounded, significant, to_markdown
+from figures.text import csv_number, rounded, significant, to_markdown, to_terminal
 
 LINE: dict[str, object] = {"arm": "dense", "batch_size": 8, "older_code": False}
 LINE |= {"time_status": "ok", "step_time_ms": 44.0}
@@ -162,3 +166,27 @@ def test_a_number_of_a_csv_rounds_as_the_unrounded_one(millionths: int, digits: 
 
 def test_the_loss_that_pages_and_documents_once_wrote_in_two_ways() -> None:
     assert f"{float(csv_number(1.844496)):.4g}" == "1.844"
+
+
+@pytest.mark.parametrize(
+    ("width", "columns", "expected"),
+    [
+        (8, 3, [["key", "run", "a0", "a1", "a2"]]),
+        (30, 4, [["key", "run", "a0", "a1"], ["key", "run", "a2", "a3"]]),
+        (200, 2, [["key", "run"], ["key", "a0"], ["key", "a1"]]),  # wrapped
+    ],
+)
+def test_a_table_too_wide_for_a_terminal_comes_in_parts_that_name_their_rows(width, columns, expected) -> None:
+    table = pd.DataFrame({"key": ["x", "x", "y"], "run": ["1", "2", "1"]})
+    table = table.assign(**{f"a{place}": "n" * width for place in range(columns)})
+    parts = to_terminal(table, "title")
+    assert [[str(column.header) for column in part.columns] for part in parts] == expected
+    assert [str(part.title) for part in parts] == ["title", *[""] * (len(parts) - 1)]
+    lines = []
+    for part in parts:
+        console = Console(width=TERMINAL, file=io.StringIO())
+        with console.capture() as shown:
+            console.print(part)
+        lines += shown.get().splitlines()
+    assert max(map(len, lines)) <= TERMINAL
+    assert "".join(lines).count("n") == 3 * width * columns + sum("run" in part for part in expected)

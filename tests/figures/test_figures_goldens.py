@@ -39,8 +39,10 @@ from made_up import (
 from pages import pages
 
 from bench.core.record import Record
+from bench.errors import TERMINAL
 from figures.arms import COMERA, DENSE
 from figures.artifacts import fig5, fig10
+from figures.text import REMARKS
 from figures.write import Drawn
 
 # times and memory
@@ -376,6 +378,18 @@ def test_a_page_is_as_it_was(case: str) -> None:
     own = [page for page in found if page.device in devices]
     assert len(found) == 2 * len(own)
     golden(f"{case}.txt", "".join(map(written, own)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_terminal_of_100_columns_shows_every_cell(case: str) -> None:
+    """Each whole on one line, unless it is wider than what its table's first columns leave."""
+    name, records = CASES[case]
+    for page in pages(name, records):
+        lines = page.to_text().splitlines()
+        assert max(map(len, lines)) <= TERMINAL
+        table = page.table.drop(columns=REMARKS, errors="ignore")
+        for cell in (str(cell) for row in table.to_numpy() for cell in row if len(str(cell)) <= TERMINAL // 3):
+            assert any(cell in line for line in lines)
 
 
 def test_no_golden_is_left_over() -> None:

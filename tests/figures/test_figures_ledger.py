@@ -14,11 +14,12 @@ from pages import CLAIMS, REFERENCE, ROOT, RULES, redrawn, refused
 
 from bench.commands.reproduce import recorded
 from bench.core.record import Record, read_all, write
+from bench.errors import TERMINAL
 from figures.__main__ import main
 from figures.claims.claims import LEDGER, LedgerError, read_claims
 from figures.ledger import judging
 from figures.ledger.judging import Entry, judge, summary
-from figures.ledger.pages import COMPARED, WIDTH, to_csv, to_markdown_page, to_text
+from figures.ledger.pages import COMPARED, to_csv, to_markdown_page, to_text
 
 IDS = list(CLAIMS)
 PLAN = {"measure": "predict", "predicted_for": "cuda"}
@@ -108,7 +109,7 @@ def test_the_pages_name_every_claim_and_count_what_they_say() -> None:
     entries = judge(everything(CPU) + everything(CUDA))
     text, markdown = to_text(entries), to_markdown_page(entries)
     assert " ".join(text.splitlines()[:3]).startswith(summary(entries))
-    assert max(map(len, text.splitlines())) <= WIDTH
+    assert max(map(len, text.splitlines())) <= TERMINAL
     twice = {entry.claim.id for entry in judging.compared(entries)}  # they lead the page too
     on_beds = {entry.claim.id for entry in entries if entry.beds}  # they have a table on the Markdown page
     for printed in (text, markdown):
@@ -226,7 +227,7 @@ def test_the_command_prints_a_line_per_claim_or_all_in_three_forms(
     for form, written in (("text", to_text), ("markdown", to_markdown_page), ("csv", to_csv)):
         assert printed("--all", "--format", form) == written(entries)
     short = printed().splitlines()
-    assert max(map(len, short)) <= WIDTH
+    assert max(map(len, short)) <= TERMINAL
     assert [line.split()[0] for line in short if line.split()[:1] and line.split()[0] in IDS] == IDS
     assert len(short) < len(IDS) + 10
 

@@ -1,15 +1,14 @@
 """The answer to a question about one step, as text."""
 
-import textwrap
 from collections.abc import Callable
+from textwrap import fill
 
 from bench.commands.predict.step import StepQuestion
+from bench.errors import TERMINAL
 from bench.estimate.any_batch import smallest_batch
 from bench.estimate.devices import Device, Largest
 from bench.estimate.memory import CATEGORIES, TOLERANCE
 from bench.estimate.work import Prediction, bound, predict
-
-_WIDTH = 110  # of a line of text
 
 
 def answer_to(question: StepQuestion, device: Device, report: Callable[[str], None]) -> str:
@@ -36,7 +35,7 @@ def answer_to(question: StepQuestion, device: Device, report: Callable[[str], No
     ]
     width = max(len(label) for label, value in rows if value)
     number = max(len(value) for _, value in rows)
-    lines = [f"{label:<{width}}  {value:>{number}}" if value else label for label, value in rows]
+    lines = [f"{label:<{width}}  {value:>{number}}" if value else fill(label, TERMINAL) for label, value in rows]
     on_cpu, room = device.kind == "cpu", device.room_mib
     set_aside = f"{device.reserve_mib:,.0f} MiB and {TOLERANCE[device.kind]:.0%}"
     sentences = [
@@ -54,7 +53,7 @@ def answer_to(question: StepQuestion, device: Device, report: Callable[[str], No
         "The time is a bound over the whole step, the larger of its two parts; the overheads of kernels and of Python "
         "come on top, and a small step is made of them.",
     ]
-    return "\n".join([*lines, "", *(textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in sentences), ""])
+    return "\n".join([*lines, "", *(fill(one, TERMINAL, subsequent_indent="  ") for one in sentences), ""])
 
 
 def _time_rows(precision: str, device: Device, prediction: Prediction) -> list[tuple[str, str]]:

@@ -84,7 +84,10 @@ def thinned(stream: Ids, chunk: int, most: int | None) -> Ids:
 
 
 class CodeWorkload(BaseWorkload):
-    """Source files, packed into rows of one length, with masks that follow from seed and step alone."""
+    """Masked language modelling on Python source, by the CodeBERT-like model.
+
+    Files are packed into rows of one length; masks follow from seed and step alone.
+    """
 
     name, Settings, training_plan = "code", CodeSettings, MaskedPlan
 

@@ -35,7 +35,7 @@ _PROBE_LINES = 100_000  # on which the probe is fitted, and others on which it i
 
 
 class DLRMWorkload(BaseWorkload):
-    """DLRM and its click log.
+    """Recommendation model (DLRM) on Criteo's click logs or synthetic ones.
 
     >>> workload = DLRMWorkload.open(DLRMSettings("small", training_lines=100), Data("synthetic_low_rank"), False)
     >>> batch = next(workload.batches("train", 10, 0, static=True))

@@ -45,7 +45,9 @@ _LINEAR: Mapping[str, tuple[Featured, int]] = {
 
 
 class PointerWorkload(BaseWorkload):
-    """Windows of a text; batches are ``tokens``, int64 (B, T), and ``labels``, int64 (B, T, H).
+    """Labels on real text that need attention and a memory of words.
+
+    Batches are windows ``tokens``, int64 (B, T), and ``labels``, int64 (B, T, H).
 
     Tokens of the whole text and their labels are made once. A batch is gathered from them, on the device that holds
     them.

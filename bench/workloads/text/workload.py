@@ -29,7 +29,10 @@ _PROBES = "2"  # version of what is cached of them
 
 
 class TextWorkload(BaseWorkload):
-    """Rows of text; batches are ``tokens``, int64 (B, context + 1), of which all but the first are predicted."""
+    """Causal language model over a folder of text files, decided in minutes.
+
+    Batches are ``tokens``, int64 (B, context + 1); all but the first of a row are predicted.
+    """
 
     name, Settings, training_plan = "text", TextSettings, Budget
     datasets: ClassVar[tuple[str, ...]] = ()
