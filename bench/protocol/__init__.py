@@ -219,9 +219,9 @@ class Gated:
 class Workload(Protocol):
     """A model, its data and its loss. ``build`` returns the dense model; methods adapt it.
 
-    A workload may also have ``files``: contents by name, such as a list of what its data is made of, which are written
-    beside its records; and ``held_on(device)``, which returns the workload with its data on that device, for a training
-    whose batches are to lie there already.
+    A workload may also have ``loss_unit``, in which the training loss is printed, as in "nats"; ``files``: contents by
+    name, such as a list of what its data is made of, which are written beside its records; and ``held_on(device)``,
+    which returns the workload with its data on that device, for a training whose batches are to lie there already.
     """
 
     name: ClassVar[str]  #: By which a configuration asks for it.

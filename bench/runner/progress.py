@@ -57,12 +57,12 @@ class SweepProgress:
         worked = total - left - self._before  # what was done before took none of the time
         seconds = (time.monotonic() - self._start) * left / worked if worked > 0.01 * left else None
         rest = "" if seconds is None else f", about {max(round(seconds / 60), 1):,} min left"
-        return f"{1.0 - left / total if total else 1.0:.0%} done{rest}"
+        return f"sweep {1.0 - left / total if total else 1.0:.0%} done{rest}"
 
     def _print(self, text: str) -> None:
         self._printed = time.monotonic()
         minutes, seconds = divmod(int(self._printed - self._start), 60)
-        line = f"[{minutes:02d}:{seconds:02d}] {self._counter}  {text}"
+        line = f"[{minutes:02d}:{seconds:02d} min] {self._counter}  {text}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def advance(self, cell: Cell, share: float, at: str = "", /) -> None:

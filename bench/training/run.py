@@ -114,7 +114,8 @@ class TrainingRun:
         else:  # dropout's draws do not depend on how many numbers a method's cores took
             torch.manual_seed(rank_seed(cell.seed, rank()))
         self._checkpoint_due = time.monotonic() + _CHECKPOINT_SECONDS
-        self._reported = time.monotonic()
+        self._reported = self._begun = time.monotonic()
+        self._from = (self.at.step, self.at.seconds)  # what an earlier process did took none of this one's time
         self._batches: Iterator[Batch] | None = None
 
     def _build_step(self) -> TrainStep:
@@ -317,10 +318,11 @@ class TrainingRun:
             self._exchange.rest()
         at.curve.append(row)
         at.loss_sum, at.loss_steps = 0.0, 0
-        size = f", S {row['size_fraction']:.3f}" if "size_fraction" in row else ""
+        size = f", {row['size_fraction']:.1%} of the tensorized size left" if "size_fraction" in row else ""
         self._report(
-            f"{stage.name} stage, epoch {row['epoch']:.2f}: loss {row['train_loss']:.3f}, {metric.text} "
-            f"{metric.written(metrics[metric.name])}{size}, {row['stored_mib']:.2f} MiB"
+            f"{stage.name} stage, {self._place}, epoch {row['epoch']:.2f}: {self._loss_text(row['train_loss'])}, "
+            f"{metric.text} {metric.written(metrics[metric.name])}, {self._pace()}, "
+            f"model {row['stored_mib']:.2f} MiB{size}"
         )
 
     def _tensorized(self) -> dict[str, Any]:
@@ -372,10 +374,32 @@ class TrainingRun:
 
     def _report(self, text: str) -> None:
         self._reported = time.monotonic()
-        at = f"step {self.at.step:,} of {self.total_steps:,}"
-        if self.at.loss_steps:
-            at += f", loss {float(self.at.loss_sum) / self.at.loss_steps:.4g}"
+        loss = [self._loss_text(float(self.at.loss_sum) / self.at.loss_steps)] if self.at.loss_steps else []
+        at = ", ".join([self._place, *loss, self._pace()])
         self.report({"step": self.at.step, "steps": self.total_steps, "at": at, "text": text})
+
+    @property
+    def _place(self) -> str:
+        return f"step {self.at.step:,} of {self.total_steps:,}"
+
+    def _loss_text(self, loss: float) -> str:
+        return f"training loss {loss:.4g} {getattr(self.workload, 'loss_unit', '')}".rstrip()
+
+    def _pace(self) -> str:
+        """Return examples, or tokens where all have as many, per second of this process's steps, and the time left.
+
+        The time left has evaluations and checkpoints in it.
+        """
+        steps, seconds = self.at.step - self._from[0], self.at.seconds - self._from[1]
+        if not steps or not seconds:
+            return "0 steps by this process"
+        length = self.staged.sequence_length if self.cell.training["static"] else 1
+        of = f"{self.workload.words.example}s" if length == 1 else "tokens"
+        rate = steps * self.cell.batch_size * self.cell.world_size * length / seconds
+        left = (time.monotonic() - self._begun) * (self.total_steps - self.at.step) / steps
+        minutes, seconds_left = divmod(round(left), 60)
+        number = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+        return f"{number} {of}/s, {minutes:,} min {seconds_left:02d} s left in this training"
 
     def columns(self) -> dict[str, Any]:
         """Return the record's columns after the last step, and its samples."""

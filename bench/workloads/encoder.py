@@ -250,6 +250,7 @@ class EncoderWorkload(BaseWorkload):
     name, Settings, section, from_data = "encoder", EncoderSettings, "model", ("classes",)
     gated = (Gated("encoder", EncoderSettings(), (1, 32), dataset="synthetic"),)
     examples_per_epoch: int | None = PAPER_EXAMPLES_PER_EPOCH
+    loss_unit = "nats"
 
     def __init__(self, settings: EncoderSettings, corpus: Corpus, tokenizer: PairTokenizer) -> None:
         if settings.classes < len(corpus.labels):

@@ -120,6 +120,7 @@ class TeacherWorkload(BaseWorkload):
 
     name, Settings, training_plan = "teacher", TeacherSettings, Budget
     datasets: ClassVar[tuple[str, ...]] = ("relu_network",)
+    loss_unit = "of the variance"
     settings: TeacherSettings
     training_examples = 2**20  # of what is called an epoch: samples are drawn without end
 

@@ -220,7 +220,7 @@ def test_without_a_terminal_long_work_says_what_it_is_at(capsys, monkeypatch):
     assert 2 <= len(lines) <= 9
     share = 0.5 * progress._weights[cell.to_json()] / sum(progress._weights.values())
     assert all(line.endswith(f"{cell.arm}  step 50 of 100, loss 0.25") for line in lines)
-    assert f"0/2 cells  {share:.0%} done, about 1 min left" in lines[0]
+    assert f"0/2 cells  sweep {share:.0%} done, about 1 min left" in lines[0]
 
 
 def test_what_was_done_before_does_not_shorten_the_time_that_is_left(monkeypatch):

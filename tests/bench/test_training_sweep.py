@@ -1,6 +1,7 @@
 """Sweeps of small training runs in real processes: what is recorded, what counts as done, what is refused."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -65,7 +66,11 @@ def test_every_run_is_recorded(first):
         assert record.peak_memory_predicted_mib > 0
         assert (record.predicted_for, record.validation_examples) == ("cpu", 30)
     assert "1/3 cells  accuracy_small batch 40 on cpu  comera, early stage, seed 0  ok: " in ended.error
-    assert "late stage, epoch 36.67: loss " in ended.error
+    number, pace = r"[\d.,e-]+", r"[\d.,]+ (pair|example)s/s, 0 min \d\d s left in this training"
+    where = r"late stage, step 220 of 220, epoch 36\.67: "
+    losses = rf"training loss {number} nats, validation accuracy [\d.]+ %, "
+    line = rf"{where}{losses}{pace}, model [\d.]+ MiB, [\d.]+% of the tensorized size left"
+    assert re.search(line, ended.error), ended.error
 
 
 def test_sizes_follow_from_the_ranks(first):

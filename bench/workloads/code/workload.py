@@ -90,6 +90,7 @@ class CodeWorkload(BaseWorkload):
     """
 
     name, Settings, training_plan = "code", CodeSettings, MaskedPlan
+    loss_unit = "nats"
 
     def __init__(self, settings: CodeSettings, sources: Sources, cached: Streams, length: int | None = None) -> None:
         self.settings, self.sources, self.streams = settings, sources, cached

@@ -44,6 +44,7 @@ class DLRMWorkload(BaseWorkload):
     """
 
     name, Settings = "dlrm", DLRMSettings
+    loss_unit = "nats"
     datasets = ("criteo", "criteo_8k", *TEACHERS)
     settings: DLRMSettings
 

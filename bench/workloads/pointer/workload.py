@@ -56,6 +56,7 @@ class PointerWorkload(BaseWorkload):
     name, Settings, training_plan = "pointer", PointerSettings, Budget
     datasets: ClassVar[tuple[str, ...]] = ()
     settings: PointerSettings
+    loss_unit = "nats"
 
     def __init__(self, settings: PointerSettings, text: PointerText) -> None:
         self.settings, self.text, self.dataset = settings, text, text.name

@@ -37,6 +37,7 @@ class TextWorkload(BaseWorkload):
     name, Settings, training_plan = "text", TextSettings, Budget
     datasets: ClassVar[tuple[str, ...]] = ()
     settings: TextSettings
+    loss_unit = "nats"
 
     def __init__(self, settings: TextSettings, corpus: TextCorpus) -> None:
         self.settings, self.corpus = settings, corpus
