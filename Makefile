@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow lint gate gate-accept reproduce reproduce-fig1 sweep-ratios claims explore docs clean
+.PHONY: help setup test test-slow lint gate gate-accept reproduce reproduce-fig1 sweep-ratios claims explore docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -85,6 +85,11 @@ explore: $(READY) ## write explorer.html: every record as a point, with filters
 
 docs: $(READY) ## build the documentation: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Only what is built now goes in: setuptools takes files that lie in build/lib from an earlier build.
+dist: $(READY) ## build the library's wheel and source archive into dist/
+	rm -rf dist build/lib
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist, build_wheel; build_sdist("dist"), build_wheel("dist")'
 
 clean: ## remove every .venv and all caches; records and figures stay
 	rm -rf .venv .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

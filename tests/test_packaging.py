@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import time
 import tomllib
 import venv
@@ -88,6 +89,20 @@ def test_the_wheel_holds_the_library_alone(wheel) -> None:
     assert "comera/py.typed" in names
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "comera").rglob("*.py")}
     assert modules <= set(names)
+
+
+@pytest.mark.slow
+def test_the_source_archive_holds_the_library_alone(tmp_path) -> None:
+    shutil.copytree(ROOT / "comera", tmp_path / "comera", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_none.py").touch()  # setuptools takes such files unless told
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    code = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    with tarfile.open(tmp_path / "dist" / f"comera-{comera.__version__}.tar.gz") as archive:
+        folders = {name.split("/")[1] for name in archive.getnames() if name.count("/") > 1}
+    assert folders == {"comera", "comera.egg-info"}
 
 
 @pytest.mark.slow
