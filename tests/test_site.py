@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -77,3 +78,37 @@ def test_examples_are_code_and_no_role_is_left(site) -> None:
     assert not re.search(r":(?:func|class|mod|meth):", page)
     for name in comera.__all__:
         assert name == "__version__" or f'id="comera.{name}"' in page, name
+
+
+@pytest.mark.slow
+def test_a_page_is_called_in_the_menu_by_its_heading(site) -> None:
+    home = (site / "index.html").read_text(encoding="utf-8")
+    menu = home[home.index("md-nav--primary") :]
+    entries = re.findall(
+        r'<a href="([^"#]+)" class="md-nav__link">.*?<span class="md-ellipsis">\s*(.*?)\s*<', menu, re.S
+    )
+    names = dict(entries)
+    assert [name for _, name in entries][:2] == ["The library", "Does it pay?"]
+    assert names.pop("explorer.html") == "Explorer of the records"
+    assert len(names) > 10
+    for target, name in names.items():
+        page = (site / target).read_text(encoding="utf-8")
+        assert re.search(r"<h1[^>]*>(.*?)<a", page, re.S)[1].strip() == name, target
+    assert (site / "explorer.html").stat().st_size > 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 420])
+def test_code_and_tables_scroll_inside_their_box(site, width) -> None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium is found")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        page = chromium.new_page(viewport={"width": width, "height": 900})
+        for name in ("index.html", "docs/library.html", "docs/measuring.html", "results/index.html"):
+            page.goto((site / name).as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        chromium.close()

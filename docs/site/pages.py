@@ -11,6 +11,10 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Link, Navigation
+from mkdocs.structure.pages import Page
+
+from bench.core.record import read_all
+from figures.explorer.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,6 +24,7 @@ PATTERNS = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/*.md",
+    "docs/site/*.css",
     "figures/rendered/reference/*",
     "results/README.md",
     "results/frozen/README.md",
@@ -28,6 +33,7 @@ PATTERNS = (
 )
 UNKNOWN = "docs/results.html#what-speaks-against-comera-and-what-has-not-been-tested"
 INDEX = "figures/rendered/reference/index.md"
+EXPLORER = "explorer.html"
 
 _ROLE = re.compile(r":(?:func|class|meth|attr|mod|data):(?=<code|`)")
 
@@ -38,7 +44,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     found = {path.relative_to(ROOT) for pattern in PATTERNS for path in ROOT.glob(pattern) if path.is_file()}
     own = [File.generated(config, str(path), abs_src_path=str(ROOT / path)) for path in sorted(found)]
     drawn = sorted(path for path in found if path.match("figures/rendered/reference/*.md"))
-    return Files([*kept, *own, File.generated(config, INDEX, content=_index(drawn))])
+    explorer = page(read_all(ROOT / "results" / "reference"), None)
+    made = {INDEX: _index(drawn), EXPLORER: explorer}
+    return Files([*kept, *own, *(File.generated(config, name, content=text) for name, text in made.items())])
 
 
 def _index(drawn: list[Path]) -> str:
@@ -52,9 +60,10 @@ def _index(drawn: list[Path]) -> str:
 
 
 def on_nav(nav: Navigation, **_: object) -> Navigation:
-    """Give a place of its own in the menu to what is not known, a section of the results."""
-    names = [item.title for item in nav.items]
-    nav.items.insert(names.index("Does it pay?") + 1, Link("What is not known", UNKNOWN))
+    """Add the explorer of all records to the menu, and what is not known, a section of the results."""
+    places = [item.file.src_uri for item in nav.items if isinstance(item, Page)]
+    nav.items.insert(places.index("docs/results.md") + 1, Link("What is not known", UNKNOWN))
+    nav.items.insert(places.index("docs/results.md") + 1, Link("Explorer of the records", EXPLORER))
     return nav
 
 
