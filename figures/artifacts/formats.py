@@ -145,13 +145,16 @@ def select(records: Records) -> list[Formats]:
 
 
 def table(page: Formats) -> pd.DataFrame:
-    """Return a line per arm, optimizer and ratio, at the best of the rates that were tried."""
+    """Return a line per arm, optimizer and ratio, at the best of the rates that were tried.
+
+    ``p_smaller_dense`` is the chance of so great a difference to the smaller dense model of its size.
+    """
     rates = page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried))
     lines = page.lines.assign(device=page.device, experiment=page.experiment, rates=rates)
-    lines = lines.assign(matrices_ratio=matrices_ratio(page))
+    lines = lines.assign(matrices_ratio=matrices_ratio(page), p_smaller_dense=beside_smaller(page.lines)["p"])
     columns = ["device", "experiment", "optimizer", "ratio", "matrices_ratio", "arm", "parameters", *LOSS, "seeds"]
     steps = [f"step_over_dense{end}" for end in ("", "_low", "_high", "_bounds")]
-    columns += [name for name in steps if name in lines]
+    columns += ["p_smaller_dense", *(name for name in steps if name in lines)]
     return lines[[*columns, "training_s", "peak_memory_predicted_mib", "lr", "at_edge", "rates", "remarks"]]
 
 
