@@ -73,7 +73,7 @@ def test_the_readme_is_a_screen_and_a_half() -> None:
 
 
 def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
-    code, block_tensor_trains, _, between_wrappers, saving, fused = python_in("docs/library.md")
+    code, block_tensor_trains, _, between_wrappers, saving = python_in("docs/library.md")
     names: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -98,8 +98,6 @@ def test_the_library_example_runs(tmp_path, monkeypatch) -> None:
         torch.distributed.destroy_process_group()
     exec(saving, names)
     assert comera.ranks_of(names["model"])
-    exec(fused, names)
-    assert names["y"].shape == names["x"].shape
     exec(block_tensor_trains, names)
     blocks = [layer for layer in names["model"].modules() if isinstance(layer, comera.BTTLinear)]
     assert len(blocks) == 8

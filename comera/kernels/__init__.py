@@ -75,7 +75,7 @@ def add_norm_served(residual: torch.Tensor, y: torch.Tensor, norm: nn.LayerNorm)
 @functools.cache
 def _offered(device: torch.device) -> bool:
     """Return whether a device is one of NVIDIA's that the kernels are compiled for, and Triton is there."""
-    if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
+    if device.type != "cuda" or torch.version.cuda is None or importlib.util.find_spec("triton") is None:
         return False
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor >= _CAPABILITY

@@ -27,7 +27,7 @@ _DROPOUTS = (nn.Dropout, Dropout)
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ChildCall:
     """A call of a child; of a norm that ends a sub-layer, with what it normalises: a residual, a value, its dropout."""
 
     result: str
@@ -48,7 +48,7 @@ class FusedNorms(StandIn):
         fused: as :func:`comera.functional.tt_feed_forward` takes it.
     """
 
-    def __init__(self, module: nn.Module, calls: list[_Call], not_none: frozenset[str], fused: Fused) -> None:
+    def __init__(self, module: nn.Module, calls: list[_ChildCall], not_none: frozenset[str], fused: Fused) -> None:
         super().__init__(module)
         self._calls, self._not_none, self._fused = calls, not_none, fused
         later = [{name for call in calls[place + 1 :] for name in call.operands} for place in range(len(calls))]
@@ -160,7 +160,7 @@ def fuse_norms(model: nn.Module, fused: Fused = "auto") -> list[str]:
     return found
 
 
-def _calls_of(module: nn.Module) -> tuple[list[_Call], frozenset[str]]:
+def _calls_of(module: nn.Module) -> tuple[list[_ChildCall], frozenset[str]]:
     """Return the calls of a forward, none if there is no end; and the arguments whose None would change them."""
     was, found = module.training, []
     names = list(inspect.signature(module.forward).parameters)
@@ -176,14 +176,14 @@ def _calls_of(module: nn.Module) -> tuple[list[_Call], frozenset[str]]:
     return (found[0], not_none) if in_one_way else ([], not_none)
 
 
-def _with_none(calls: list[_Call], name: str) -> list[_Call]:
+def _with_none(calls: list[_ChildCall], name: str) -> list[_ChildCall]:
     """Return the calls with None in the place of an argument."""
     return [replace(call, operands=tuple(None if one == name else one for one in call.operands)) for call in calls]
 
 
-def _fused_calls(module: nn.Module, arguments: dict[str, Any]) -> list[_Call]:
+def _fused_calls(module: nn.Module, arguments: dict[str, Any]) -> list[_ChildCall]:
     """Return the calls of one trace; none if the forward is more than calls of children and sums for ends."""
-    calls: list[_Call] = []
+    calls: list[_ChildCall] = []
     sums: set[Node] = set()
     absorbed: set[Node] = set()  # sums and dropouts that run together with their norm
     result = None
@@ -194,9 +194,9 @@ def _fused_calls(module: nn.Module, arguments: dict[str, Any]) -> list[_Call]:
             residual, y, dropout = end
             absorbed |= {node.all_input_nodes[0], *([] if dropout is None else [dropout])}
             name = None if dropout is None else str(dropout.target)
-            calls.append(_Call(node.name, str(node.target), (_place(residual), _place(y)), name, ends=True))
+            calls.append(_ChildCall(node.name, str(node.target), (_place(residual), _place(y)), name, ends=True))
         elif _is_call(node, module) and all(value is None or _is_node(value) for value in node.args):
-            calls.append(_Call(node.name, str(node.target), tuple(map(_place, node.args))))
+            calls.append(_ChildCall(node.name, str(node.target), tuple(map(_place, node.args))))
         elif node.op == "call_function" and node.target in _SUMS:
             sums.add(node)
         elif node.op != "placeholder" and "_assert" not in str(node.target):

@@ -46,7 +46,7 @@ def table(page: fig1.Fig1Page) -> pd.DataFrame:
     found = fig1.table(page)
     found = found[found["arm"].isin(ARMS) & found["batch_size"].isin({*TIMED, *PREDICTED})]
     ends = [name for name in found if str(name).startswith(_TIME)]
-    columns = ["device", "arm", "batch_size", *ends, *([_MEMORY] if _MEMORY in found else [])]
+    columns = ["device", "arm", "batch_size", *ends, *([_MEMORY] if _MEMORY in found else []), "older_code"]
     return found[columns].reset_index(drop=True)
 
 

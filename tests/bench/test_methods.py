@@ -71,7 +71,7 @@ def test_every_method_is_complete(name):
     """Settings that all have defaults, variants with the default first, and what the bench calls."""
     settings = default_settings(name)
     # left out where not given, so that cells without them are those of before
-    later = ("ratio", "ranks_of_ratio", "drop_unreachable", "lr_tables", "late", "may_close_layers")
+    later = ("ratio", "ranks_of_ratio", "drop_unreachable", "lr_tables", "late", "may_close_layers", "fused")
     later += ("recovery", "depth") * (name == "dense")
     without_ratio = {field: value for field, value in settings.items() if field not in later}
     assert checked_settings(name, {}) == checked_settings(name, settings) == without_ratio
