@@ -132,13 +132,13 @@ def _serve(connection: Connection, question: Question, device: Device) -> None:
 def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Device) -> AnswerRow:
     """Predict one arm; an arm that cannot train the model is left out with its reason.
 
-    Of an arm that may have several shapes, the one with the lowest peak is taken.
+    Of an arm that may have several shapes, one whose loss is on record is taken before others, then the lowest peak.
     """
     try:
         rows = [_row_of(question, each, arm, device) for each in arm.models(model)]
     except ValueError as error:
         return AnswerRow(arm, left_out=str(error))
-    best, *others = sorted(rows, key=lambda row: (bool(row.left_out), row.peak))
+    best, *others = sorted(rows, key=lambda row: (bool(row.left_out), not row.gap, row.peak))
     peaks = [f"{other.shape} would peak at {other.peak / _GIB:,.2f} GiB" for other in others if not other.left_out]
     return replace(best, shape="; ".join([best.shape, *peaks]))
 
