@@ -90,16 +90,21 @@ def draw(page: fig1.Fig1Page, table: pd.DataFrame, caption: Caption) -> Figure: 
     panels: Any = figure.subplots(2, 2)
     rows = ((_TIME, TIMED, "time"), (_MEMORY, PREDICTED, "memory"))
     for line, (column, batches, words) in zip(panels, rows, strict=True):
-        for place, (axes, batch) in enumerate(zip(line, batches, strict=True)):
-            values = pd.concat([pd.Series({DENSE: 1.0}), _at(table, column, batch)])[::-1]
+        found = {batch: pd.concat([pd.Series({DENSE: 1.0}), _at(table, column, batch)])[::-1] for batch in batches}
+        longest = max(values.max() for values in found.values())
+        for place, (axes, (batch, values)) in enumerate(zip(line, found.items(), strict=True)):
             colours = [style.TIME_FILLS[_FILLS.get(str(arm), "steps")].colour for arm in values.index]
             axes.barh(range(len(values)), values, color=colours, edgecolor=style.INK, linewidth=0.6)
             for row, value in enumerate(values):
                 axes.annotate(
-                    f"{significant(value, 2)}x", (value, row), (3, 0), textcoords="offset points", va="center"
+                    f"{significant(value, 2 + (value > 1))}x",
+                    (value, row),
+                    (3, 0),
+                    textcoords="offset points",
+                    va="center",
                 )
             axes.set_yticks(range(len(values)), [ARMS[str(arm)] for arm in values.index] if not place else [])
-            axes.set_xlim(0, 1.35 * values.max())
+            axes.set_xlim(0, 1.35 * longest)
             axes.set_xticks([])
             axes.set_title(f"{words}, batch {batch}", loc="left", fontsize=9, fontweight="bold")
             axes.tick_params(labelsize=9, length=0)
