@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 
 from comera import kernels
+from comera.compatibility.autocast import autocast_type, without_autocast
 from comera.compatibility.hugging_face import ACTIVATIONS as ACTIVATIONS_OF_HUGGING_FACE
 from comera.compatibility.hugging_face import class_name
 from comera.contraction.merging import two_half_linear
@@ -159,16 +160,14 @@ def _middle_ranks(*layers: TTLinear) -> list[int]:
 
 
 def _type_of_products(x: torch.Tensor) -> torch.dtype:
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    return autocast_type(x.device.type) or x.dtype
 
 
 @contextlib.contextmanager
 def _operands(kind: torch.dtype, x: torch.Tensor, first: TTLinear, second: TTLinear) -> Iterator[list[Any]]:
     """Return ``x``, halves and biases in the type of their products; within the block autocast is off."""
     halves = [half for layer in (first, second) for half in layer.halves()]
-    device = x.device.type
-    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext():
+    with without_autocast(x.device.type):
         yield [None if tensor is None else tensor.to(kind) for tensor in (x, *halves, first.bias, second.bias)]
 
 

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from comera.compatibility.autocast import autocast_type, without_autocast
 from comera.compatibility.dense_weight import weight_of
 from comera.compatibility.distributed import refuse_distributed, whole
 from comera.compatibility.optimizer_states import check_states, warn_of_uncut_states
 from comera.contraction.joint_merging import compiled_halves, jointly_merged, jointly_merged_halves
-from comera.contraction.merging import merge_cores, two_half_linear, without_autocast
+from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
 from comera.contraction.plans import element_bytes_of, plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
@@ -365,7 +366,7 @@ class TTLinear(TensorTrainLayer):
         The rows are written out: attention is several times slower on a bias that is only expanded over the tokens.
         """
         device = input.device.type
-        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else bias.dtype
+        kind = autocast_type(device) or bias.dtype
         return bias.to(kind).expand(*input.shape[:-1], bias.shape[0]).contiguous()
 
     def to_dense(self) -> torch.Tensor:

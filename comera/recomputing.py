@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import TorchFunctionMode
 
+from comera.compatibility.autocast import autocast_of, autocast_type
 from comera.dropout import applies, dropout, in_bits
 from comera.low_precision.products import product
 
@@ -80,8 +81,7 @@ class _Recipe:
     def __init__(self, make: Callable[..., torch.Tensor], inputs: list[Any], result: torch.Tensor, adds: bool) -> None:
         self._make, self._inputs, self.adds = make, inputs, adds
         device = result.device.type
-        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        self._autocast = device, kind
+        self._autocast = device, autocast_type(device)
         self.waiting = 0
         self._value: torch.Tensor | None = None
 
@@ -91,7 +91,7 @@ class _Recipe:
             return self._value
         device, kind = self._autocast
         inputs = [value.value() if isinstance(value, _Operand | _Recipe) else value for value in self._inputs]
-        with torch.no_grad(), torch.autocast(device, kind, enabled=kind is not None, cache_enabled=False):
+        with torch.no_grad(), autocast_of(device, kind):
             value = self._make(*inputs)
         if self.waiting:
             self._value = value
@@ -124,7 +124,7 @@ class _Attention:
         self._options = {"dropout_p": dropout_p, **options}
         self._devices = [device] if device.type == "cuda" else []
         self._random = _random_states(device) if dropout_p else None
-        self._autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+        self._autocast = device.type, autocast_type(device.type)
         self._formed: tuple[torch.Tensor, list[torch.Tensor]] | None = None
 
     def once(self, inputs: Sequence[torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
@@ -133,10 +133,9 @@ class _Attention:
     def again(self, *inputs: Any) -> torch.Tensor:
         """Repeat attention of query, key, value and mask."""
         leaves, mask = [x.detach() for x in inputs[:3]], inputs[3]
-        enabled, kind = self._autocast
         with (
             torch.random.fork_rng(self._devices, enabled=self._random is not None),
-            torch.autocast(leaves[0].device.type, kind, enabled=enabled, cache_enabled=False),
+            autocast_of(*self._autocast),
             torch.enable_grad(),
         ):
             if self._random is not None:

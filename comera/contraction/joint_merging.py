@@ -36,7 +36,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from comera.contraction.merging import autocast_type, cast_together, merge_cores, merge_with_entries
+from comera.compatibility.autocast import autocast_type
+from comera.contraction.merging import cast_together, merge_cores, merge_with_entries
 from comera.contraction.shared_input import stacked_products
 from comera.recomputing import Notes, StandIn
 from comera.tensor_train import TTShape

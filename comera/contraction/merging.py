@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -33,6 +32,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from comera.compatibility.autocast import autocast_type, without_autocast
 from comera.rank_control import THRESHOLD, effective_diagonals
 from comera.tensor_train import TTShape, packed_axes
 
@@ -388,21 +388,6 @@ def tensor_cores(device: str, kind: torch.dtype | None) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Turn autocast off, so that merging is in the type of the parameters wherever forward or backward is called."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
-
-
-def autocast_type(device: str) -> torch.dtype | None:
-    """Return the type that autocast multiplies in on a kind of device; None where it is off.
-
-    >>> with torch.autocast("cpu", torch.bfloat16):
-    ...     autocast_type("cpu")
-    torch.bfloat16
-    """
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 #: Middle ranks from this on are faster with the rank as the outer dimension of z.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from comera.compatibility.autocast import without_autocast
 from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.plans import Plan, Segment, Tree, rows_of
 from comera.rank_control import THRESHOLD, effective_diagonals
@@ -43,7 +44,7 @@ def tt_linear(
     if plan.name == "halves" and not torch._C._are_functorch_transforms_active():
         [halves] = merge_cores([packed], [diagonals], [shape], threshold)
         return two_half_linear(x, *halves, bias)
-    with torch.autocast(x.device.type, enabled=False):  # cores are merged in the type of the diagonals
+    with without_autocast(x.device.type):  # cores are merged in the type of the diagonals
         cores = _scaled_cores(packed, diagonals, shape, threshold)
         matrices = [
             _matrix(_merged(cores, tree), shape, segment)

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from comera.compatibility.autocast import autocast_type, without_autocast
+
 
 class _StackedProducts(torch.autograd.Function):
     """``left_i · xᵀ`` for several left halves; a half whose product took no part has no gradient."""
@@ -52,10 +54,9 @@ def stacked_products(x: torch.Tensor, lefts: Sequence[torch.Tensor]) -> tuple[to
         >>> [tuple(z.shape) for z in stacked_products(x, lefts)]
         [(2, 6), (4, 6)]
     """
-    device = x.device.type
     x_TN = x.reshape(-1, x.shape[-1])
-    if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:  # which autocast leaves as it is
+    kind = autocast_type(x.device.type)
+    if kind is None or x.dtype == torch.float64:  # which autocast leaves as it is
         return _StackedProducts.apply(x_TN, *lefts)
-    kind = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):
+    with without_autocast(x.device.type):
         return _StackedProducts.apply(x_TN.to(kind), *(left.to(kind) for left in lefts))

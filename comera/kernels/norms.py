@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 
 from comera import kernels
+from comera.compatibility.autocast import autocast_type
 from comera.dropout import Dropout
 from comera.kernels import Fused
 from comera.kernels.choice import fastest
@@ -121,7 +122,7 @@ class FusedNorms(StandIn):
 
 def _type_of_norm(residual: torch.Tensor, y: torch.Tensor) -> torch.dtype:
     """Return the type of LayerNorm's result: under autocast FP32, else the sum's."""
-    if torch.is_autocast_enabled(y.device.type):
+    if autocast_type(y.device.type) is not None:
         return torch.float32
     return torch.promote_types(residual.dtype, y.dtype)
 

@@ -24,7 +24,6 @@ measure what each decision is worth, and are oracles in the tests.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -35,6 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from comera.capture import shapes_are_fixed
+from comera.compatibility.autocast import without_autocast
 from comera.rank_control import THRESHOLD, effective_diagonals
 from comera.tensor_train import TTMShape, pack_cores, unpack_cores
 
@@ -203,8 +203,7 @@ def half_tuples(rows: torch.Tensor, shape: TTMShape) -> tuple[torch.Tensor, torc
 
 def in_the_parameters_type(grad: torch.Tensor) -> AbstractContextManager[Any]:
     """Turn autocast off for a backward pass called inside it, which would sum gradients in another type."""
-    device = grad.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+    return without_autocast(grad.device.type)
 
 
 def parameter_gradients(

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import handle_torch_function, has_torch_function
 
+from comera.compatibility.autocast import autocast_type
 from comera.low_precision.scaling import (
     FORWARD,
     GRADIENTS,
@@ -86,9 +87,7 @@ def product(a: torch.Tensor, b: torch.Tensor, fp8: FP8) -> torch.Tensor:
     """
     if has_torch_function((a, b)):
         return handle_torch_function(product, (a, b), a, b, fp8)
-    device = a.device.type
-    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else a.dtype
-    return _Product.apply(fp8, kind, a, b)
+    return _Product.apply(fp8, autocast_type(a.device.type) or a.dtype, a, b)
 
 
 class _Product(torch.autograd.Function):

@@ -8,9 +8,10 @@ import torch
 from drawn_chains import LEADING_SHAPES, SEEDS, assert_all_close, dense_tt, draw_parameters, gradients, tt_shapes
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from comera import TTLinear
+from comera import TT, TTLinear, tensorize
 from comera.contraction import MACHINES, Machine, Product, candidates, plan_contraction
 from comera.contraction.planned import tt_linear
 from comera.tensor_train import TTShape
@@ -168,3 +169,11 @@ def test_what_is_refused():
         plan_contraction(ATTENTION, 0)
     with pytest.raises(ValueError, match=r"^machine is 'tpu'; known: cpu, cuda\.$"):
         plan_contraction(ATTENTION, 1, "tpu")
+
+
+@pytest.mark.parametrize("options", [{}, {"recompute": "outputs"}, {"merge_jointly": False}])
+def test_shapes_pass_through_layers_on_meta_which_has_no_autocast(options):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    tensorize(model, {"*": TT(ranks=8)}, **options)
+    assert model(torch.empty(320, 64, device="meta")).shape == (320, 64)

@@ -34,18 +34,18 @@ def test_the_interpreter_gives_the_right_results():
 
 
 @pytest.mark.parametrize(
-    ("capability", "hip", "triton_there", "served"),
+    ("capability", "cuda", "triton_there", "served"),
     [
-        ((8, 0), None, True, True),
-        ((9, 0), None, True, True),
-        ((7, 5), None, True, False),
-        ((9, 0), "6.0", True, False),
-        ((9, 0), None, False, False),
+        ((8, 0), "13.0", True, True),
+        ((9, 0), "13.0", True, True),
+        ((7, 5), "13.0", True, False),
+        ((9, 0), None, True, False),  # a build for AMD's devices, or for none
+        ((9, 0), "13.0", False, False),
     ],
 )
-def test_which_devices_are_served(monkeypatch, capability, hip, triton_there, served):
+def test_which_devices_are_served(monkeypatch, capability, cuda, triton_there, served):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: sys if triton_there and name == "triton" else None)
     kernels._offered.cache_clear()
     device = torch.device("cuda", 0)
