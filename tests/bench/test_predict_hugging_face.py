@@ -86,7 +86,7 @@ def test_conv1d_is_built_as_a_linear_layer_of_the_same_function(tmp_path):
 def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device):
     """To the byte, with all differences told. Without dropout before the classes, which ours does not have:
 
-    * BERT spreads the mask over all queries, ours keeps one row for all of them: per layer, and as float32;
+    * BERT spreads the mask over all queries, per layer; ours keeps one row for all of them and all layers, as float32;
     * BERT takes its segments from a buffer where ours gets them with the batch, as int64;
     * BERT has two buffers of its own, places and segments;
     * on a CPU torch's dropout keeps its mask as float32, ours as bits, which also come and go otherwise in backward;
@@ -107,7 +107,7 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
         sequence_length=length,
     )
     ours = open_workload("encoder", settings, Data("synthetic"), check=False)
-    masks, segments, buffers = 4 * layers * batch * length * (length - 1), 8 * batch * length, 2 * 8 * positions
+    masks, segments, buffers = 4 * batch * length * (layers * length - 1), 8 * batch * length, 2 * 8 * positions
     dropped = (1 + 2 * layers) * batch * length * width
     wider = dropped * 4 - dropped // 8 if device == "cpu" else 0
     rows = 4 * batch * (length - 1) * width
