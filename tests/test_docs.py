@@ -198,6 +198,16 @@ def measured_numbers(text: str) -> list[str]:
     return re.findall(rf"\d(?:[\d.,]*\d)?{_UNIT}", text)
 
 
+def test_no_format_ends_surely_below_a_dense_model_of_its_size_as_the_readme_says() -> None:
+    assert "no format here ends surely lower" in text_of("README.md")
+    pages = [
+        path.read_text(encoding="utf-8") for path in (ROOT / "figures" / "rendered" / "reference").glob("formats-*.md")
+    ]
+    found = [words for page in pages for words in re.findall(r"surely below: (.*?)\.$", page, flags=re.MULTILINE)]
+    assert len(found) >= len(pages) > 0
+    assert set(found) == {"none"}
+
+
 def test_results_are_short() -> None:
     beside_tables = [line for line in seen(text_of("docs/results.md")).splitlines() if not line.startswith("|")]
     assert words_in("\n".join(beside_tables)) <= 1800

@@ -16,6 +16,7 @@ from torch import nn
 
 from comera.compatibility.hugging_face import linear_weight
 from comera.formats.block_shapes import BTTShape, nearest_blocks
+from comera.formats.grouped import GroupedShape
 from comera.modes import divisors
 from comera.protocol import OutOfReach
 from comera.ratio.rank_search import TOLERANCE, check_ratio
@@ -82,7 +83,7 @@ def solve_groups(model: nn.Module, names: Iterable[str], ratio: float, groups: i
         groups: the only number to try; None: all that divide the features of every layer.
 
     Raises:
-        ValueError: a ratio below 1, or no layer.
+        ValueError: a ratio below 1, no layer, or groups that do not divide the features of one.
         OutOfReach: a ValueError; no number of groups meets the ratio; the sentence has the ratios that can be met.
 
     Example:
@@ -95,6 +96,9 @@ def solve_groups(model: nn.Module, names: Iterable[str], ratio: float, groups: i
     dense = sum(parameter.numel() for parameter in model.parameters())
     matrices = sum(weight.numel() for weight in weights.values())
     common = divisors(math.gcd(*(size for weight in weights.values() for size in weight.shape)))
+    if groups is not None:
+        for weight in weights.values():
+            GroupedShape(weight.shape[1], weight.shape[0], groups)  # checks that they divide its sides
     ratios = {each: dense / (dense - matrices + matrices / each) for each in (common if groups is None else [groups])}
     nearest = min(ratios, key=lambda each: abs(ratios[each] - ratio))
     if abs(ratio / ratios[nearest] - 1) <= TOLERANCE:

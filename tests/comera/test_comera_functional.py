@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from comera import TT, TTLinear, tensorize
+from comera.contraction.merging import two_half_linear
 from comera.functional import ACTIVATIONS, fuse_feed_forwards, tt_feed_forward
 
 PLAIN = {"gelu": F.gelu, "gelu_tanh": nn.GELU("tanh"), "relu": F.relu, "silu": F.silu}
@@ -58,7 +59,8 @@ def test_autocast():
     x = torch.randn(64, 6, requires_grad=True)
     tensors = (x, *first.parameters(), *second.parameters())
     with torch.autocast("cpu", torch.bfloat16):
-        found, wanted = tt_feed_forward(x, first, second), second(F.gelu(first(x)))
+        hidden = F.gelu(two_half_linear(x, *first.halves(), first.bias))  # layers alone may multiply by other plans
+        found, wanted = tt_feed_forward(x, first, second), two_half_linear(hidden, *second.halves(), second.bias)
     assert found.dtype == wanted.dtype == torch.bfloat16
     exact = second(F.gelu(first(x)))
     for one, other, true in zip(
@@ -68,8 +70,7 @@ def test_autocast():
         strict=True,
     ):
         assert one.dtype == other.dtype
-        rounded = torch.finfo(torch.bfloat16).eps * true.norm()  # layers alone may multiply by other plans
-        assert (one - true).norm() <= 2 * (other - true).norm() + rounded
+        assert (one - true).norm() <= 2 * (other - true).norm() + 1e-3 * true.norm()
 
 
 class Written(nn.Module):

@@ -20,6 +20,7 @@ from two_processes import FEATURES, in_two_processes, train
 import comera
 from comera import TT, Grouped, GroupedLinear
 from comera.formats.grouped import GroupedShape
+from comera.ratio.blocks import solve_groups
 
 #: Rows from which on the products write by strides.
 MANY = 64
@@ -142,6 +143,14 @@ def test_impossible_groups_are_one_sentence_with_the_nearest(sizes, sentence):
         GroupedLinear(*sizes)
     with pytest.raises(ValueError, match=re.escape(sentence)):
         comera.tensorize(nn.Linear(*sizes[:2]), {"": Grouped(sizes[2])})
+
+
+def test_groups_of_a_whole_model_divide_each_of_its_layers():
+    model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 128))
+    with pytest.raises(
+        ValueError, match=r"^groups is 5; it must divide in_features=128 and out_features=512, as 4 or 8 do\.$"
+    ):
+        solve_groups(model, ["0", "2"], ratio=4.0, groups=5)
 
 
 @pytest.mark.parametrize("make", [lambda: GroupedLinear(12, 18, 6, shuffle="no"), lambda: Grouped(6, shuffle="no")])

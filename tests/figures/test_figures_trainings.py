@@ -249,7 +249,7 @@ def test_three_seeds_are_never_sure_and_many_seeds_are_where_chance_is_small() -
 
 
 def test_a_few_pairs_of_many_seeds_are_sure_beside_many_pairs_of_three() -> None:
-    """What three seeds can never decide does not count against what six can (Tarone)."""
+    """Pairs that three seeds can never decide do not count against those that six can (Tarone)."""
     assert are_sure([0.1] * 40 + [2 / 924] * 2, [0.1] * 40 + [2 / 924] * 2) == [False] * 40 + [True] * 2
     assert not any(are_sure([0.04] * 3, [2 / 924] * 3))
 
