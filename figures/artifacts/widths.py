@@ -37,7 +37,8 @@ def select(records: Records) -> list[Page]:
         df = df.assign(width=frame.column(df, "workload.width").astype(int))
         df, of_page = frame.narrow(df, _SAME, CELL, "record(s)")
         df, of_width = frame.narrow_each(df, "width", ["data_hash"], CELL, "record(s), width {}")
-        df, of_arms = frame.narrow_each(df, "arm", frame.METHOD, CELL, "record(s), {}")
+        df = df.assign(arm_at_width=df["arm"].astype(str) + " at width " + df["width"].astype(str))
+        df, of_arms = frame.narrow_each(df, "arm_at_width", frame.METHOD, CELL, "record(s), {}")
         notes = [*of_page, *of_width, *of_arms, *frame.repeats(df, CELL, "record(s)")]
         if len(df):
             shown = frame.oldest_first(frame.newest(df, CELL))
@@ -53,15 +54,15 @@ def table(page: Page) -> pd.DataFrame:
     dense = df.assign(ms=steps["step_ms"])[df["arm"] == DENSE].dropna(subset="ms").sort_values("ms")
     best = cells.at(df, dense.drop_duplicates("width"), ["width"], ["times"])["times"]
     over = ratio_columns("time_over_best_dense", df["times"], best.mask(df["arm"] == DENSE))
-    own = ["device", "workload", "width", "batch_size", "arm"]
+    own = ["device", "width", "batch_size", "arm"]
     parts = [
         df[[*own, "precision", "compile", "cuda_graph", "parameters"]],
         steps,
         over.drop(columns="pairing"),
-        df["status"],
+        df[["peak_memory_predicted_mib", "status"]],
         (df["status"] + ": " + df["message"]).mask(df["status"] == "ok", "").rename("remarks"),
     ]
-    return pd.concat(parts, axis=1).rename(columns={"workload": "part"})
+    return pd.concat(parts, axis=1)
 
 
 def fastest(table: pd.DataFrame) -> pd.DataFrame:
@@ -75,20 +76,20 @@ def shown(_: Page, table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the toggles in one column."""
     on = table[["precision", "compile", "cuda_graph"]].itertuples(index=False)
     toggles = [Toggles(*one).text for one in on]
-    columns = ["part", "width", "arm", "toggles", "parameters", "step_ms", "time_over_best_dense"]
+    columns = ["width", "arm", "toggles", "parameters", "step_ms", "time_over_best_dense", "peak_memory_predicted_mib"]
     columns += ["remarks"] if table["remarks"].any() else []
     return readable(table.assign(toggles=toggles), columns)
 
 
 def about(page: Page, table: pd.DataFrame) -> dict[str, Any]:
-    """Return batch size and ratio, and the widths at which an arm is slower than dense training, or may be."""
+    """Return batch size and ratios, and the widths at which an arm is slower than dense training, or may be."""
     best = fastest(table)
     over = best["time_over_best_dense"]
     low, high = (best[f"{over.name}_{end}"].fillna(over) for end in ("low", "high"))
     slow = best.assign(how=low.gt(1).map({True: "slower", False: "not surely faster"}))[high >= 1]
     return {
         "batch": table["batch_size"].iloc[0],
-        "ratio": page.df["ratio"].max(),
+        "smaller": page.df.dropna(subset="ratio").groupby("ratio")["width"].agg(lambda own: sorted(set(own))),
         "slow": slow.groupby(["arm", "how"], sort=False)["width"].agg(list),
     }
 
