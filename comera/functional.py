@@ -30,6 +30,7 @@ from comera.compatibility.autocast import autocast_type, without_autocast
 from comera.compatibility.hugging_face import ACTIVATIONS as ACTIVATIONS_OF_HUGGING_FACE
 from comera.compatibility.hugging_face import class_name
 from comera.contraction.merging import two_half_linear
+from comera.dropout import acts_as_on_cuda
 from comera.kernels import Fused
 from comera.kernels.choice import fastest
 from comera.layers import TTLinear
@@ -39,9 +40,10 @@ from comera.tracing import traced
 if TYPE_CHECKING:
     from torch.fx import Node
 
-#: Bytes of a tile's hidden features: tiles of 256 tokens at a width of 3,072 in FP32, the fastest of 64 to 4,096 with a
-#: second-level cache of 2 MiB. And the most tiles there are, so that their operations stay few beside their size.
-_TILE_BYTES, _TILES = 3 * 2**20, 64
+#: Bytes of a tile's hidden features on a CPU: tiles of 256 tokens at a width of 3,072 in FP32, the fastest of 64 to
+#: 4,096 with a second-level cache of 2 MiB. On CUDA tiles are large, so that launches cost
+#: little beside them. And the most tiles there are, so that their operations stay few beside their size.
+_TILE_BYTES, _TILE_BYTES_CUDA, _TILES = 3 * 2**20, 64 * 2**20, 64
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def _by_tiles(
     bias1_H: torch.Tensor | None,
     bias2_M: torch.Tensor | None,
 ) -> torch.Tensor:
-    size = tokens_per_tile or _tile_size(x.numel() // x.shape[-1], right1_PH.shape[1] * x.dtype.itemsize)
+    size = tokens_per_tile or _tile_size(x, right1_PH.shape[1])
     z2_QT = _HiddenRanks.apply(activation, size, x, left1_PN, right1_PH, left2_QH, bias1_H)
     # Outside the function, so that recomputation of outputs has the operation that makes this one.
     return _affine(z2_QT.t(), right2_QM, bias2_M).view(*x.shape[:-1], right2_QM.shape[1])
@@ -217,8 +219,10 @@ def _by_layers(
     return two_half_linear(hidden, left2_QH, right2_QM, bias2_M)
 
 
-def _tile_size(tokens: int, bytes_per_token: int) -> int:
-    return max(_TILE_BYTES // bytes_per_token, -(-tokens // _TILES), 1)
+def _tile_size(x: torch.Tensor, hidden_features: int) -> int:
+    """Return the tokens of a tile."""
+    tile_bytes = _TILE_BYTES_CUDA if x.is_cuda or acts_as_on_cuda() else _TILE_BYTES
+    return max(tile_bytes // (hidden_features * x.dtype.itemsize), -(-x.shape[:-1].numel() // _TILES), 1)
 
 
 def _tiles(tokens: int, size: int) -> Iterator[slice]:
