@@ -44,11 +44,11 @@ _FILLS = re.compile(r"^(zero_|fill_|full|(new_)?(zeros|ones|full)(_like)?|arange
 #: Parts by operator; the first that matches counts. A read of rows by their numbers reads what it writes.
 _BY_OPERATOR = (
     ("attention", re.compile("attention")),
-    ("norms", re.compile("layer_norm|rms_norm")),
+    ("norms", re.compile("layer_norm|rms_norm|add_norm")),
     ("dropout", re.compile("dropout")),
     ("casts", re.compile("^_to_copy$")),
 )
-_PRODUCTS = re.compile(r"^(addmm|mm|bmm|baddbmm|addbmm|_grouped_mm)_?$")
+_PRODUCTS = re.compile(r"^((addmm|mm|bmm|baddbmm|addbmm|_grouped_mm)_?|hidden|hidden_rows|hidden_columns)$")
 _ROWS = re.compile("^(embedding|index_select)$")
 
 #: Nodes of autograd whose backward is a look-up's, or merging's.

@@ -81,6 +81,8 @@ def test_a_tensorized_step_has_its_own_parts():
     assert {one.name for one in operations if one.part == "casts"} == {"_to_copy"}
     dense = operations_of(a_cell(device="cuda", precision="bf16", batch_size=4))
     assert not any(one.part == "merging" for one in dense)
+    parts = {name: {one.part for one in operations if name in one.name} for name in ("hidden", "add_norm")}
+    assert parts == {"hidden": {"products"}, "add_norm": {"norms"}}
 
 
 def test_which_steps_cannot_be_listed():
