@@ -391,8 +391,18 @@ def runs_as_written(module: nn.Module) -> bool:
         >>> runs_as_written(nn.Linear(2, 2))
         True
     """
+    return "forward" not in module.__dict__ and not has_hooks(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether calling a module, or its backward pass, runs hooks.
+
+    Example:
+        >>> has_hooks(nn.Linear(2, 2))
+        False
+    """
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return "forward" not in module.__dict__ and not any(hooks)
+    return any(hooks)
 
 
 class RecomputingForward(StandIn):

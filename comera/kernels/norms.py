@@ -1,4 +1,9 @@
-"""Modules whose forward ends sub-layers by ``norm(residual + dropout(y))``: found by a trace, run by one kernel."""
+"""Modules whose forward ends sub-layers by ``norm(residual + dropout(y))``: found by a trace, run by one kernel.
+
+Under autocast the value at the start of a sub-layer is cast once there, for the products that read it, and the residual
+is taken beside the cast (:class:`_CastApart`). Backward then adds the products' narrow gradient to the residual's
+without a wide copy of it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,8 @@ from comera.compatibility.autocast import autocast_type
 from comera.dropout import Dropout
 from comera.kernels import Fused
 from comera.kernels.choice import fastest
-from comera.recomputing import StandIn, runs_as_written
+from comera.layers import TTLinear
+from comera.recomputing import StandIn, has_hooks, runs_as_written
 from comera.tracing import traced
 
 if TYPE_CHECKING:
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
 _SUMS = (operator.add, torch.add)
 _DROPOUTS = (nn.Dropout, Dropout)
+_LINEAR = (nn.Linear, TTLinear)
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,22 @@ class _ChildCall:
     operands: tuple[str | None, ...]
     dropout: str | None = None
     ends: bool = False
+
+
+class _CastApart(torch.autograd.Function):
+    """Return a value in the type of products, and as it is; backward adds the gradients of both by one operation."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.wide = x.dtype
+        return x.to(kind), x
+
+    @staticmethod
+    def backward(ctx: Any, dcast: torch.Tensor | None, dx: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
+        if dcast is None or dx is None:
+            return dx if dcast is None else dcast.to(ctx.wide), None
+        return dx + dcast, None
 
 
 class FusedNorms(StandIn):
@@ -58,6 +81,17 @@ class FusedNorms(StandIn):
             (results & {*call.operands}) - used if len({*call.operands}) == len(call.operands) else set()
             for call, used in zip(calls, later, strict=True)
         ]
+        children = [module._modules[call.child] for call in calls]
+        readers = [{} if call.ends else _linear_readers(child) for call, child in zip(calls, children, strict=True)]
+        # By call: values that are used again later and that only linear layers of the child read, with these layers.
+        self._read_by_products = [
+            {
+                name: [layer for place in _places_of(name, call) for layer in found[place]]
+                for name in {*call.operands} & used
+                if all(place in found for place in _places_of(name, call))
+            }
+            for call, used, found in zip(calls, later, readers, strict=True)
+        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(self._forward).bind(*args, **kwargs)
@@ -68,11 +102,16 @@ class FusedNorms(StandIn):
         missing = any(given.arguments.get(name) is None for name in self._not_none)
         if missing or not isinstance(first, torch.Tensor) or not self._applies(first):
             return self._run(*args, **kwargs)
-        for call, last in zip(self._calls, self._last_uses, strict=True):
-            # Values go with their last use, as in the forward itself, so that no memory is held for longer.
-            operands = [values.pop(name) if name in last else values[name] for name in call.operands]
+        for call, last, read in zip(self._calls, self._last_uses, self._read_by_products, strict=True):
             child = self._module._modules[call.child]
             assert child is not None
+            cast: dict[str | None, torch.Tensor] = {}
+            for name, layers in read.items():
+                if kind := _type_of_products(child, layers, values[name]):
+                    cast[name], values[name] = _CastApart.apply(values[name], kind)
+            # Values go with their last use, as in the forward itself, so that no memory is held for longer.
+            operands = [cast.get(name, values.pop(name) if name in last else values[name]) for name in call.operands]
+            del cast
             if call.ends:
                 dropout = None if call.dropout is None else self._module._modules[call.dropout]
                 values[call.result] = self._end(child, dropout, operands)
@@ -125,6 +164,42 @@ def _type_of_norm(residual: torch.Tensor, y: torch.Tensor) -> torch.dtype:
     if autocast_type(y.device.type) is not None:
         return torch.float32
     return torch.promote_types(residual.dtype, y.dtype)
+
+
+def _type_of_products(child: nn.Module, layers: list[str], x: Any) -> torch.dtype | None:
+    """Return autocast's type if all that a child makes of a value is products in it, by its layers of these names."""
+    wide = isinstance(x, torch.Tensor) and x.dtype == torch.float32 and x.requires_grad
+    kind = autocast_type(x.device.type) if wide else None
+    written = child.__dict__.get("forward")
+    if kind is None or has_hooks(child) or not (written is None or isinstance(written, StandIn)):
+        return None
+    readers = [child.get_submodule(name) for name in layers]
+    plain = all(type(one) in _LINEAR and getattr(one, "fp8", None) is None for one in readers)
+    return kind if plain and all(one is child or runs_as_written(one) for one in readers) else None
+
+
+def _places_of(name: str | None, call: _ChildCall) -> list[int]:
+    return [place for place, operand in enumerate(call.operands) if operand == name]
+
+
+def _linear_readers(child: nn.Module | None) -> dict[int, list[str]]:
+    """Return the arguments that only linear layers read, by place, with the names of these layers; "" is the child."""
+    if child is None or type(child) in _LINEAR:
+        return {} if child is None else {0: [""]}
+    was, found = child.training, []
+    try:
+        for child.training in (True, False):
+            arguments = [node for node in traced(child) if node.op == "placeholder"]
+            found.append(
+                {
+                    place: [str(user.target) for user in node.users]
+                    for place, node in enumerate(arguments)
+                    if node.users and all(_is_call(user, child) and user.args == (node,) for user in node.users)
+                }
+            )
+    finally:
+        child.training = was
+    return found[0] if found[0] == found[1] else {}
 
 
 def fuse_norms(model: nn.Module, fused: Fused = "auto") -> list[str]:

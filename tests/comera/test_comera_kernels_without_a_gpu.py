@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from comera import TT, kernels, tensorize
 from comera.dropout import as_on_cuda
-from comera.kernels import choice
+from comera.kernels import choice, norms
 from comera.kernels.norms import fuse_norms
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +147,69 @@ def test_an_argument_whose_none_changes_the_calls_is_noted():
     ):
         assert torch.equal(block(x), wanted[0])
         assert torch.equal(block(x, given), wanted[1])
+
+
+class TwoEnds(nn.Module):
+    """Two sub-layers, each with its norm behind the sum; only linear layers read their inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+        self.wide, self.last = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)), nn.LayerNorm(8)
+
+    def forward(self, x):
+        x = self.norm(x + self.layer(x))
+        return self.last(x + self.wide(x))
+
+
+def gradients_of(block, x):
+    """The output under autocast, all gradients, and the names of the operators of backward."""
+    with torch.autocast("cpu", torch.bfloat16):
+        y = block(x)
+    wanted = [one for one in (x, *block.parameters()) if one.requires_grad]
+    with OperatorNames() as names:
+        found = torch.autograd.grad(y, wanted, torch.linspace(-1, 1, y.numel()).view(y.shape))
+    return [y, *found], names.seen
+
+
+@pytest.fixture
+def by_torch():
+    """Has the ends of sub-layers run as on a GPU, but by torch's operations."""
+    served = {"serve": True, "add_norm_served": False}
+    with contextlib.ExitStack() as stack:
+        for name, value in served.items():
+            stack.enter_context(mock.patch.object(kernels, name, return_value=value))
+        yield
+
+
+@pytest.mark.parametrize(
+    ("way", "casts"), [("plain", 2), ("no gradient of x", 1), ("hooked", 1), ("hooked inside", 1), ("FP64", 0)]
+)
+@pytest.mark.usefixtures("by_torch")
+def test_the_gradient_of_products_is_added_to_that_of_the_residual_without_a_cast(way, casts):
+    block, x = TwoEnds(), torch.randn(5, 8, requires_grad=way != "no gradient of x")
+    if way == "hooked":
+        block.layer.register_forward_hook(lambda *_: None)
+    if way == "hooked inside":
+        block.wide[0].register_forward_pre_hook(lambda *_: None)
+    if way == "FP64":
+        block, x = block.double(), x.detach().double().requires_grad_()
+    wanted, before = gradients_of(block, x)
+    assert fuse_norms(block, "kernels") == [""]
+    found, after = gradients_of(block, x)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    assert before.count("_to_copy") - after.count("_to_copy") == casts
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_one_gradient_of_two_passes_as_it_is(used):
+    x = torch.ones(3, requires_grad=True)
+    results = norms._CastApart.apply(x, torch.bfloat16)
+    assert [one.dtype for one in results] == [torch.bfloat16, torch.float32]
+    results[used].float().sum().backward()
+    assert torch.equal(x.grad, torch.ones(3))
 
 
 def test_wrong_values_are_named():
