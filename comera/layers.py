@@ -23,7 +23,7 @@ from comera.compatibility.optimizer_states import check_states, warn_of_uncut_st
 from comera.contraction.joint_merging import compiled_halves, jointly_merged, jointly_merged_halves
 from comera.contraction.merging import merge_cores, two_half_linear
 from comera.contraction.planned import tt_linear
-from comera.contraction.plans import element_bytes_of, plan_contraction
+from comera.contraction.plans import element_bytes_of, machine_of, plan_contraction
 from comera.lookup import BAG_MODES, VARIANTS, BagMode, Variant, ttm_bags, ttm_rows
 from comera.low_precision.products import FP8, thin_linear
 from comera.modes import check_size, check_whole
@@ -345,8 +345,8 @@ class TTLinear(TensorTrainLayer):
         if joint := jointly_merged(self, input):
             halves, bias, product = joint
             return two_half_linear(input, *halves, bias, product)
-        tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
-        plan = plan_contraction(self.shape, max(tokens, 1), machine, element_bytes_of(input))
+        tokens = max(input.numel() // self.in_features, 1)
+        plan = plan_contraction(self.shape, tokens, machine_of(input), element_bytes_of(input))
         return tt_linear(input, self._packed, self.diagonals, plan, self.bias, self.threshold)
 
     def halves(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,12 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
 from comera.compatibility.autocast import autocast_type
+from comera.dropout import acts_as_on_cuda
 from comera.tensor_train import TTShape
 
 #: First and last core of a segment, counted from 0.
@@ -60,6 +61,7 @@ class Machine:
         thin: the dimension at which a product reaches half of its arithmetic rate.
         aliasing: how many times slower such a result is written.
         half_flops_per_s: of large products of two-byte numbers; None where they are no faster.
+        tf32_flops_per_s: of large FP32 products where TF32 is allowed; None where they are no faster.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Machine:
     thin: float
     aliasing: float = 1.0
     half_flops_per_s: float | None = None
+    tf32_flops_per_s: float | None = None
 
     def seconds(self, product: Product, element_bytes: int) -> float:
         """Return the estimated time of one product."""
@@ -82,12 +85,35 @@ class Machine:
         return self.overhead_s + max(arithmetic, moved / self.bytes_per_s)
 
 
+_H100 = Machine("H100", 5.0e13, 2.5e12, 6e-6, 32.0, half_flops_per_s=6.0e14, tf32_flops_per_s=3.0e14)
+
 #: Only ratios of the entries matter for a choice. Those of the CPU are borne out by a recorded grid of shapes
-#: (``results/reference/contraction``); those of CUDA are estimates that no record supports yet.
+#: (``results/reference/contraction``). Those of CUDA are three quarters of a data sheet's rates, 0.6 of those of tensor
+#: cores; no record supports them yet. A GPU without an entry counts as ``cuda``.
 MACHINES = {
     "cpu": Machine("two CPU cores", 1.2e11, 2.0e10, 12e-6, 4.0, aliasing=3.0),
-    "cuda": Machine("H100", 5.0e13, 2.5e12, 6e-6, 32.0, half_flops_per_s=6.0e14),
+    "cuda": _H100,
+    "H200": replace(_H100, name="H200", bytes_per_s=3.6e12),
 }
+
+
+def machine_of(x: torch.Tensor) -> Machine:
+    """Return the machine that products of ``x`` run on, with the rate of TF32 where that is allowed.
+
+    Example:
+        >>> machine_of(torch.ones(2)).name
+        'two CPU cores'
+    """
+    if not (x.is_cuda or acts_as_on_cuda()):
+        return MACHINES["cpu"]
+    return _gpu(x.device.index if x.is_cuda else None, torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
+@cache
+def _gpu(index: int | None, tf32: bool) -> Machine:
+    name = "" if index is None else torch.cuda.get_device_name(index)
+    machine = next((each for known, each in MACHINES.items() if known in name), MACHINES["cuda"])
+    return replace(machine, flops_per_s=machine.tf32_flops_per_s) if tf32 and machine.tf32_flops_per_s else machine
 
 
 def element_bytes_of(x: torch.Tensor) -> int:

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from comera.contraction.plans import element_bytes_of
+from comera.contraction.plans import element_bytes_of, machine_of
 from comera.formats.batched_product import ROWS_OUTSIDE, batched_product, plain_product
 from comera.formats.block_linear import BlockInit, BlockLinear
 from comera.formats.block_plans import CONTRACTIONS, BlockContraction, plan_blocks
@@ -152,8 +152,8 @@ class BTTLinear(BlockLinear[BTTShape]):
             return self.contraction
         if torch.compiler.is_compiling():
             return "blocks"
-        tokens, machine = input.numel() // self.in_features, "cuda" if input.is_cuda else "cpu"
-        return plan_blocks(self.shape, max(tokens, 1), machine, element_bytes_of(input)).name
+        tokens = max(input.numel() // self.in_features, 1)
+        return plan_blocks(self.shape, tokens, machine_of(input), element_bytes_of(input)).name
 
     def _product(self, groups_BJn: torch.Tensor) -> torch.Tensor:
         """Multiply by both cores, (B, J, n) to (B, M).

@@ -19,6 +19,7 @@ from two_processes import FEATURES, in_two_processes, train
 
 import comera
 from comera import BTT, TT, BTTLinear, BTTShape, solve_blocks
+from comera.contraction import MACHINES
 from comera.formats import block_candidates
 from comera.formats.batched_product import batched_product
 from comera.formats.block_shapes import balanced_blocks
@@ -156,7 +157,7 @@ def test_auto_follows_the_plan(monkeypatch):
     monkeypatch.setattr("comera.formats.block_tensor_train.plan_blocks", plan)
     with FlopCounterMode(display=False) as counter:
         layer(torch.randn(2, 3, 12))
-    assert asked == [(6, "cpu", 4)]
+    assert asked == [(6, MACHINES["cpu"], 4)]
     assert counter.get_total_flops() == block_candidates(layer.shape, 6)[1].forward_flops
 
 

@@ -12,8 +12,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from comera import TT, TTLinear, tensorize
-from comera.contraction import MACHINES, Machine, Product, candidates, plan_contraction
+from comera.contraction import MACHINES, Machine, Product, candidates, plan_contraction, plans
 from comera.contraction.planned import tt_linear
+from comera.contraction.plans import machine_of
+from comera.dropout import as_on_cuda
 from comera.tensor_train import TTShape
 
 ATTENTION = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 30)
@@ -97,6 +99,27 @@ def test_products_of_two_bytes_have_their_own_rate_where_the_machine_has_one():
     assert MACHINES["cpu"].seconds(product, 4) < 2 * MACHINES["cpu"].seconds(product, 2)
 
 
+@pytest.mark.parametrize(
+    ("device", "name", "bytes_per_s"), [("NVIDIA H200", "H200", 3.6e12), ("NVIDIA A100-SXM4-80GB", "H100", 2.5e12)]
+)
+def test_a_gpu_has_the_rates_of_its_name_and_of_tf32_where_that_is_allowed(monkeypatch, device, name, bytes_per_s):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: device)
+    plans._gpu.cache_clear()
+    plain, fast = (plans._gpu(0, tf32) for tf32 in (False, True))
+    plans._gpu.cache_clear()
+    assert [(one.name, one.bytes_per_s) for one in (plain, fast)] == [(name, bytes_per_s)] * 2
+    product = Product("x", "w", "y", 4096, 4096, 4096)
+    assert plain.seconds(product, 4) > 4 * fast.seconds(product, 4)
+    assert plain.seconds(product, 2) == fast.seconds(product, 2)
+
+
+def test_what_stands_for_a_gpu_has_the_rates_of_one():
+    x = torch.ones(2)
+    assert machine_of(x) is MACHINES["cpu"]
+    with as_on_cuda():
+        assert machine_of(x) == MACHINES["cuda"]
+
+
 def test_a_layer_asks_for_a_plan_of_the_numbers_that_autocast_multiplies(monkeypatch):
     asked = []
 
@@ -167,7 +190,7 @@ def test_rows_a_page_apart_are_written_slower():
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"^tokens is 0; it must be at least 1\.$"):
         plan_contraction(ATTENTION, 0)
-    with pytest.raises(ValueError, match=r"^machine is 'tpu'; known: cpu, cuda\.$"):
+    with pytest.raises(ValueError, match=r"^machine is 'tpu'; known: cpu, cuda, H200\.$"):
         plan_contraction(ATTENTION, 1, "tpu")
 
 
