@@ -9,6 +9,7 @@ merge itself. Everything else merges alone, which is slower and always right:
 * a layer whose parameters are other objects than those that were merged, or have been changed since;
 * under another grad mode than that of the call, or under saved-tensor hooks that the call was not entered with
   (activation checkpointing runs a region again after the call has ended, and must find the same operations);
+* a layer that the first to run has left out, since so few tokens are cheaper by its own plan (:meth:`_Call.halves`);
 * under ``torch.func`` transforms, while exporting, with sharded parameters.
 
 Under ``torch.compile`` the stand-in merges at once, as the first operations of its graph. Either way the layers find
@@ -38,6 +39,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from comera.compatibility.autocast import autocast_type
 from comera.contraction.merging import cast_together, merge_cores, merge_with_entries
+from comera.contraction.plans import element_bytes_of, joint_halves_pay, machine_of
 from comera.contraction.shared_input import stacked_products
 from comera.recomputing import Notes, StandIn
 from comera.tensor_train import TTShape
@@ -126,11 +128,22 @@ class _Call:
         self._biases: dict[torch.dtype, dict[Layer, tuple[torch.Tensor, tuple[Any, ...]]]] = {}
         self._shared: _Shared | None = None
 
-    def halves(self, layer: Layer) -> Halves | None:
-        """Return the halves of a layer, if they were merged jointly and are still those of its parameters."""
+    def halves(self, layer: Layer, x: torch.Tensor | None = None) -> Halves | None:
+        """Return the halves of a layer, if they were merged jointly and are still those of its parameters.
+
+        The first layer that asks has them merged, with ``x`` only those of layers for whose products with as many
+        tokens they pay.
+        """
         kind = autocast_type(layer.packed_cores.device.type)
         if kind not in self._merged:
-            self._merged[kind] = _merge_jointly(self.layers)
+            layers: Iterable[Layer] = self.layers
+            if x is not None:
+                tokens = max(x.numel() // layer.shape.in_features, 1)
+                asked = (tokens, machine_of(x), element_bytes_of(x))
+                if not joint_halves_pay(layer.shape, *asked):
+                    return None
+                layers = [each for each in layers if joint_halves_pay(each.shape, *asked)]
+            self._merged[kind] = _merge_jointly(layers)
         found = self._merged[kind].get(layer)
         return found.halves if found is not None and found.source == _source(layer) else None
 
@@ -241,7 +254,7 @@ def jointly_merged_halves(layer: Layer) -> Halves | None:
 def jointly_merged(layer: Layer, x: torch.Tensor) -> tuple[Halves, torch.Tensor | None, torch.Tensor | None] | None:
     """Return :func:`jointly_merged_halves`, the bias, and for a shared input the first product, (R, T); else None."""
     call = _call_of(layer)
-    halves = None if call is None else call.halves(layer)
+    halves = None if call is None else call.halves(layer, x)
     return None if call is None or halves is None else (halves, call.bias(layer), call.product(layer, x))
 
 

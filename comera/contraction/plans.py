@@ -416,6 +416,29 @@ def least_time(
     return min(candidates(shape, tokens), key=lambda plan: plan.seconds(machine, element_bytes))
 
 
+#: How many times faster than joint halves a plan has to be by the estimate, which does not count that the plan scales
+#: and rearranges cores for each layer.
+_MARGIN = 2.0
+
+
+@lru_cache(maxsize=4096)
+def joint_halves_pay(shape: TTShape, tokens: int, machine: Machine, element_bytes: int) -> bool:
+    """Return whether halves that are merged together with those of other layers beat a layer's own plan.
+
+    Such a merge has next to no launches of its own.
+
+    Example:
+        >>> shape = TTShape(768, 768, (12, 8, 8), (8, 8, 12), 150)
+        >>> [joint_halves_pay(shape, tokens, MACHINES["cpu"], 4) for tokens in (1, 128)]
+        [False, True]
+    """
+    plan = plan_contraction(shape, tokens, machine, element_bytes)
+    halves = candidates(shape, tokens)[0]
+    merges = len(halves.products) - len(halves.segments)
+    joint = halves.seconds(machine, element_bytes) - 3 * merges * machine.overhead_s  # forward and two gradients
+    return joint <= _MARGIN * plan.seconds(machine, element_bytes)
+
+
 def _shapes(product: Product) -> str:
     shapes = f"({product.rows} x {product.inner}) ({product.inner} x {product.columns})"
     return shapes if product.batch == 1 else f"{product.batch} of {shapes}"

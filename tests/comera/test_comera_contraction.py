@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from comera import TT, TTLinear, tensorize
 from comera.contraction import MACHINES, Machine, Product, candidates, plan_contraction, plans
 from comera.contraction.planned import tt_linear
-from comera.contraction.plans import machine_of
+from comera.contraction.plans import joint_halves_pay, machine_of
 from comera.dropout import as_on_cuda
 from comera.tensor_train import TTShape
 
@@ -118,6 +118,15 @@ def test_what_stands_for_a_gpu_has_the_rates_of_one():
     assert machine_of(x) is MACHINES["cpu"]
     with as_on_cuda():
         assert machine_of(x) == MACHINES["cuda"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "tokens", "pay"),
+    [(30, 1, True), (30, 128, True), (30, 16384, True), (150, 1, False), (150, 128, True), (150, 4096, True)],
+)
+def test_when_halves_of_a_joint_merge_pay(ranks, tokens, pay):
+    shape = TTShape(768, 768, ATTENTION.in_modes, ATTENTION.out_modes, ranks)
+    assert joint_halves_pay(shape, tokens, MACHINES["cpu"], 4) is pay
 
 
 def test_a_layer_asks_for_a_plan_of_the_numbers_that_autocast_multiplies(monkeypatch):

@@ -69,6 +69,39 @@ def test_outputs_and_gradients_are_those_of_separate_merging(extra, pair):
     assert not joint_merging._calls.open
 
 
+class Chain(nn.Module):
+    """A layer of few ranks and one of many, in either order; the second may read fewer tokens."""
+
+    def __init__(self, names: list[str], last: bool) -> None:
+        super().__init__()
+        self.names, self.last = names, last
+        self.few, self.many = nn.Linear(768, 768), nn.Linear(768, 768)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = (getattr(self, name) for name in self.names)
+        x = torch.tanh(first(x))
+        return second(x[-1:] if self.last else x)
+
+
+@pytest.mark.parametrize("names", [["few", "many"], ["many", "few"]])
+@pytest.mark.parametrize(
+    ("tokens", "last", "merged"), [(1, False, {"few"}), (128, False, {"few", "many"}), (128, True, {"few", "many"})]
+)
+def test_layers_whose_own_plan_is_cheaper_for_a_call_s_tokens_are_left_out(monkeypatch, names, tokens, last, merged):
+    model = tensorize(Chain(names, last).double(), {"few": TT(ranks=30), "many": TT(ranks=150)})
+    alone = tensorize(Chain(names, last).double(), {"few": TT(ranks=30), "many": TT(ranks=150)}, merge_jointly=False)
+    alone.load_state_dict(model.state_dict())
+    seen, merge = [], joint_merging._merge_jointly
+    monkeypatch.setattr(joint_merging, "_merge_jointly", lambda layers: merge(seen.append([*layers]) or seen[-1]))
+    results = []
+    for each in (model, alone):
+        x = torch.linspace(-1, 1, tokens * 768, dtype=torch.float64).view(tokens, 768).requires_grad_()
+        y = each(x)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *each.parameters()])])
+    assert_all_close(*results)
+    assert [{name for name in names if getattr(model, name) in layers} for layers in seen] == [merged]
+
+
 def test_equally_shaped_halves_left_or_right_are_merged_by_one_product():
     layers = [TTLinear(6, 6, (3, 2), (2, 3), (2, 2, 2)) for _ in range(3)]
     layers.append(TTLinear(6, 10, (3, 2), (2, 5), (2, 2, 2)))
