@@ -3,7 +3,7 @@
 Between the two layers of a feed-forward lie the widest activations of a model, and autograd keeps two of them: what the
 first layer put out, and what the activation made of it. Both follow from ``z``, the activations at the middle rank of
 the first layer, by one thin product. So ``z`` is kept, and they are formed again in backward, in tiles of tokens that
-fit a cache; no activation of full width is ever kept, or formed for all tokens at once. On a GPU that
+fit a CPU's cache; no activation of full width is ever kept, and on a CPU none is formed for all tokens. On a GPU that
 :mod:`comera.kernels` serves, the tiles are those of a kernel and never leave the chip, and dropout, residual and
 LayerNorm behind a sub-layer are one kernel too.
 
@@ -84,8 +84,8 @@ def tt_feed_forward(
         x: (…, N), any leading dimensions.
         first, second: the layers, (N, H) and (H, M). Forward hooks of theirs do not run.
         activation: ``"gelu"``, ``"gelu_tanh"``, ``"relu"`` or ``"silu"``.
-        tokens_per_tile: tokens whose hidden features are formed at a time; None for as many as fit a cache, or for the
-            kernels of a GPU.
+        tokens_per_tile: tokens whose hidden features are formed at a time; None for as many as fit a CPU's cache, 64 MiB
+            of them on CUDA, or for the kernels of a GPU.
         fused: ``"kernels"`` takes the kernels wherever they can run, ``"torch"`` nowhere; ``"auto"`` times both at the
             first call with a shape on a device and takes the faster. Within the capture of a CUDA graph nothing is
             timed: there 16-bit products take the kernels, and FP32 products take torch's.
