@@ -13,7 +13,7 @@ import triton
 from comera.kernels.configurations import Tile, arithmetic, candidates, padded_rank
 
 
-def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[int, ...], **arguments: Any) -> Tile:
+def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[int, ...], **arguments: Any) -> None:
     """Run a kernel; the first call at about so many tokens times every configuration.
 
     One that takes more shared memory than the device has drops out; one that spills registers loses by its time.
@@ -23,9 +23,6 @@ def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[in
         grid: how many programs there are, of the tile's sizes.
         ranks: that tiles are to hold.
         arguments: the kernel's, without PRECISION, padded ranks and tile.
-
-    Returns:
-        The tile that was chosen.
     """
     z: torch.Tensor = arguments["z1"]
     kind, padded = arithmetic(z.dtype), padded_rank(*ranks)
@@ -34,8 +31,6 @@ def launch(kernel: Any, grid: Callable[[Tile], tuple[int, ...]], ranks: tuple[in
     arguments |= {name: padded for name in ("PADDED_P", "PADDED_Q") if name in kernel.arg_names}
     with torch.cuda.device(z.device) if z.is_cuda else contextlib.nullcontext():
         tuner[grid](**arguments)
-    tile: Tile = tuner.best_config.kwargs
-    return tile
 
 
 @functools.cache

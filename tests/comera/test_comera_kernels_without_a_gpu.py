@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from comera import TT, kernels, tensorize
 from comera.dropout import as_on_cuda
 from comera.kernels import choice, norms
+from comera.kernels.configurations import Configuration, candidates
 from comera.kernels.norms import fuse_norms
 
 ROOT = Path(__file__).parents[2]
@@ -217,16 +218,29 @@ def test_wrong_values_are_named():
         tensorize(model(), {"*": TT(2)}, fused="cuda")
 
 
+#: Kernels that spill registers in a tile, by the tile's rows and the GPU: there the tuner has smaller tiles.
+SPILLS = {
+    ("hidden_backward_columns", 64, 80),
+    ("hidden_backward_columns", 128, 80),
+    ("hidden_backward_columns", 128, 90),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("tile", [(32, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2)])
 @pytest.mark.parametrize("name", ["hidden_forward", "hidden_backward_rows", "hidden_backward_columns"])
-def test_a_kernel_of_the_feed_forward_compiles_for_a_gpu_that_is_not_there(name, arch):
+def test_a_kernel_of_the_feed_forward_compiles_for_a_gpu_that_is_not_there(name, tile, arch):
     from comera.kernels import feed_forward
 
+    tile = Configuration(*tile)
+    assert tile in candidates("bf16", 32)
     shared = {"T": "i32", "H": "i32", "P": "i32", "Q": "i32", "part": "i32", "sums": "*fp32"}
     constants = {"HAS_BIAS": True, "ACTIVATION": "gelu", "PRECISION": "ieee", "PADDED_P": 32, "PADDED_Q": 32}
-    constants |= {"BLOCK_M": 32, "BLOCK_N": 64}
-    assert_compiles(getattr(feed_forward, name), constants, shared, "*bf16", arch)
+    constants |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    spilled = spilled_bytes(getattr(feed_forward, name), constants, shared, "*bf16", arch, options)
+    assert any(spilled) is ((name, tile.block_m, arch) in SPILLS), spilled
 
 
 @pytest.mark.slow
@@ -237,11 +251,12 @@ def test_a_kernel_of_an_end_compiles_for_a_gpu_that_is_not_there(name, arch):
 
     types = dict.fromkeys(("M", "T", "part"), "i32") | dict.fromkeys(("p", "scale", "eps"), "fp32")
     types |= {"y": "*bf16", "dy": "*bf16", "bits": "*u8", "seed": "*i64"}
-    assert_compiles(getattr(epilogue, name), {"HAS_DROPOUT": True, "BLOCK": 1024}, types, "*fp32", arch)
+    constants = {"HAS_DROPOUT": True, "BLOCK": 1024}
+    assert spilled_bytes(getattr(epilogue, name), constants, types, "*fp32", arch, {"num_warps": 4}) == [0, 0]
 
 
-def assert_compiles(kernel, constants, types, otherwise, arch):
-    """The kernel compiles, and the assembler that comes with Triton finds no spill."""
+def spilled_bytes(kernel, constants, types, otherwise, arch, options):
+    """Bytes of registers that a kernel stores and loads, as counted by the assembler that comes with Triton."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -249,7 +264,7 @@ def assert_compiles(kernel, constants, types, otherwise, arch):
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     signature = {name: "constexpr" if name in constants else types.get(name, otherwise) for name in kernel.arg_names}
     compiled = triton.compile(
-        ASTSource(kernel, signature, constants), target=GPUTarget("cuda", arch, 32), options={"num_warps": 4}
+        ASTSource(kernel, signature, constants), target=GPUTarget("cuda", arch, 32), options=options
     )
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as source:
         source.write(compiled.asm["ptx"])
@@ -257,4 +272,4 @@ def assert_compiles(kernel, constants, types, otherwise, arch):
         name = re.search(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)[1]
         command = [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={name}", source.name, "-o", "/dev/null"]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    assert re.findall(r"(\d+) bytes spill", said) == ["0", "0"], said
+    return [int(count) for count in re.findall(r"(\d+) bytes spill", said)]
