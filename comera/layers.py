@@ -257,6 +257,8 @@ class TTLinear(TensorTrainLayer):
 
     #: How the two products are formed in FP8, or None; see :func:`comera.low_precision.use_fp8`.
     fp8: FP8 | None = None
+    #: Whether halves that are cast to half precision are merged in TF32 on CUDA.
+    merge_tf32: bool = True
 
     def __init__(
         self,
@@ -340,20 +342,20 @@ class TTLinear(TensorTrainLayer):
         if torch.compiler.is_compiling():  # one code for any number of tokens
             if halves := compiled_halves(self):
                 return two_half_linear(input, *halves, self.bias)
-            [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
+            [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold, self.merge_tf32)
             return two_half_linear(input, *halves, self.bias)
         if joint := jointly_merged(self, input):
             halves, bias, product = joint
             return two_half_linear(input, *halves, bias, product)
         tokens = max(input.numel() // self.in_features, 1)
         plan = plan_contraction(self.shape, tokens, machine_of(input), element_bytes_of(input))
-        return tt_linear(input, self._packed, self.diagonals, plan, self.bias, self.threshold)
+        return tt_linear(input, self._packed, self.diagonals, plan, self.bias, self.threshold, self.merge_tf32)
 
     def halves(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the merged halves: those of the call of a root that the layer runs in, else its own."""
         halves = compiled_halves(self) if torch.compiler.is_compiling() else jointly_merged_halves(self)
         if halves is None:
-            [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold)
+            [halves] = merge_cores([self.packed_cores], [self.diagonals], [self.shape], self.threshold, self.merge_tf32)
         return halves
 
     def _dense_shape(self) -> tuple[int, int]:

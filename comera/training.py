@@ -22,7 +22,7 @@ from comera.compatibility.arguments import check_module, check_number
 from comera.formats.block_linear import BlockLinear
 from comera.functional import check_fused
 from comera.kernels import Fused
-from comera.layers import TensorTrainLayer
+from comera.layers import TensorTrainLayer, TTLinear
 from comera.lookup import VARIANTS as LOOKUPS
 from comera.lookup import Variant
 from comera.modes import check_whole
@@ -101,6 +101,7 @@ class Settings:
             begins, ranks are closed in the order of their control entries (an addition of ours, not in the paper).
         truncate_every: cut closed ranks out of the cores every so many steps; 0 cuts at the end of each stage only.
         merge_jointly: merge equally shaped layers in one batch.
+        merge_tf32: merge cores in TF32 on CUDA where the halves are cast to half precision; else in FP32.
         fused: ``auto``, ``kernels`` or ``torch``, see :func:`comera.tensorize`.
         drop_unreachable: close layers whose output no longer reaches the loss (:func:`comera.drop_unreachable`) before
             the late stage's target is met, so that the size is spent on others, and at the end of each stage. Off,
@@ -135,6 +136,7 @@ class Settings:
     late: LateVariant | Literal["recompress"] = field(default="paper", metadata=LATER)
     may_close_layers: bool = field(default=True, metadata=LATER)
     fused: Fused = field(default="auto", metadata=LATER)
+    merge_tf32: bool = field(default=True, metadata=LATER)
 
     def __post_init__(self) -> None:
         lowest_allowed = (("ranks", 1), ("table_ranks", 1), ("order", 1), ("table_order", 2), ("truncate_every", 0))
@@ -307,6 +309,8 @@ class CoMERA:
         for module in model.modules():
             if isinstance(module, TensorTrainLayer):
                 module.threshold = self.settings.threshold
+            if isinstance(module, TTLinear):
+                module.merge_tf32 = self.settings.merge_tf32
         self._full = full_size(tensorized_layers(model))
         return model
 

@@ -55,6 +55,7 @@ class Layer(Protocol):
 
     shape: TTShape
     threshold: float
+    merge_tf32: bool
     packed_cores: nn.Parameter
     bias: nn.Parameter | None
     _parameters: dict[str, nn.Parameter | None]
@@ -78,7 +79,7 @@ class _Merged(NamedTuple):
 def _source(layer: Layer) -> tuple[Any, ...]:
     """Return the values that the halves of a layer depend on; while they are equal, merging gives the same halves."""
     packed, diagonals = layer.packed_cores, layer.diagonals
-    settings = layer.shape, layer.threshold, autocast_type(packed.device.type)
+    settings = layer.shape, layer.threshold, layer.merge_tf32, autocast_type(packed.device.type)
     return (*_state(packed), *_state(diagonals), *settings)
 
 
@@ -182,13 +183,14 @@ def _merge_jointly(layers: Iterable[Layer]) -> dict[Layer, _Merged]:
     together: dict[tuple[Any, ...], list[Layer]] = {}
     for layer in filter(_can_be_merged_jointly, layers):
         packed, diagonals = layer.packed_cores, layer.diagonals
-        key = (layer.threshold, packed.device, packed.dtype, packed.requires_grad, diagonals.requires_grad)
+        kept = layer.threshold, layer.merge_tf32
+        key = (*kept, packed.device, packed.dtype, packed.requires_grad, diagonals.requires_grad)
         together.setdefault(key, []).append(layer)
     merged: dict[Layer, _Merged] = {}
     for equal in together.values():
         shapes = [layer.shape for layer in equal]
         cores, entries = [layer.packed_cores for layer in equal], [layer.diagonals for layer in equal]
-        halves, in_one = merge_with_entries(cores, entries, shapes, equal[0].threshold)
+        halves, in_one = merge_with_entries(cores, entries, shapes, equal[0].threshold, equal[0].merge_tf32)
         merged |= {layer: _Merged(pair, _source(layer)) for layer, pair in zip(equal, halves, strict=True)}
         if in_one is not None and in_one.requires_grad:
             _last_entries[equal[0]] = in_one, [_state(layer.diagonals) for layer in equal]
@@ -312,15 +314,21 @@ def _decoded(numbers: Sequence[int]) -> list[TTShape]:
 
 
 def _merged_halves(
-    shapes: Sequence[int], threshold: float, packed: Sequence[torch.Tensor], diagonals: Sequence[torch.Tensor]
+    shapes: Sequence[int],
+    threshold: float,
+    tf32: bool,
+    packed: Sequence[torch.Tensor],
+    diagonals: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    return [half for halves in merge_cores(packed, diagonals, _decoded(shapes), threshold) for half in halves]
+    return [half for halves in merge_cores(packed, diagonals, _decoded(shapes), threshold, tf32) for half in halves]
 
 
 # An operator, so that the compiler's front end takes the merge as one step. What it looks into gets a gradient for
 # every input, zeros for a layer that took no part, which then would decay; autograd, which follows it, gives None.
 _LIBRARY = torch.library.Library("comera", "FRAGMENT")
-_LIBRARY.define("merged_halves(int[] shapes, float threshold, Tensor[] packed, Tensor[] diagonals) -> Tensor[]")
+_LIBRARY.define(
+    "merged_halves(int[] shapes, float threshold, bool tf32, Tensor[] packed, Tensor[] diagonals) -> Tensor[]"
+)
 _LIBRARY.impl("merged_halves", _merged_halves, "CompositeImplicitAutograd")
 
 
@@ -329,13 +337,15 @@ def _merge_in_a_graph(layers: Iterable[Layer]) -> dict[Layer, _Traced]:
     for layer in layers:
         if _can_be_merged_in_a_graph(layer):
             packed, diagonals = layer.packed_cores, layer.diagonals
-            key = (layer.threshold, packed.device, packed.dtype, packed.requires_grad, diagonals.requires_grad)
+            kept = layer.threshold, layer.merge_tf32
+            key = (*kept, packed.device, packed.dtype, packed.requires_grad, diagonals.requires_grad)
             together.setdefault(key, []).append(layer)
     merged: dict[Layer, _Traced] = {}
     for equal in together.values():
         cores, entries = [layer.packed_cores for layer in equal], [layer.diagonals for layer in equal]
         shapes = _encoded([layer.shape for layer in equal])
-        halves = torch.ops.comera.merged_halves(shapes, equal[0].threshold, cores, entries)
+        first = equal[0]
+        halves = torch.ops.comera.merged_halves(shapes, first.threshold, first.merge_tf32, cores, entries)
         for layer, left_RN, right_RM in zip(equal, halves[::2], halves[1::2], strict=True):
             merged[layer] = _Traced((left_RN, right_RM), layer.packed_cores, layer.diagonals, torch.is_grad_enabled())
     return merged

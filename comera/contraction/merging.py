@@ -188,12 +188,17 @@ def _gradients(
 
 
 def _merge_batches(
-    shapes: tuple[TTShape, ...], threshold: float, kind: torch.dtype | None, parameters: tuple[torch.Tensor, ...]
+    shapes: tuple[TTShape, ...],
+    threshold: float,
+    kind: torch.dtype | None,
+    tf32: bool,
+    parameters: tuple[torch.Tensor, ...],
 ) -> tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
     """Return left then right halves, layer by layer; the entries; what backward needs: bonds, cores, partial products.
 
     Args:
         kind: type of the halves; None: that of the parameters.
+        tf32: as for :func:`tensor_cores`.
         parameters: L packed core vectors, then L diagonal vectors.
     """
     count = len(shapes)
@@ -203,7 +208,7 @@ def _merge_batches(
     results, kept = list(parameters), [bonds]
     for batch, scales in zip(batches, _scales(batches, bonds), strict=True):
         scaled = _scaled_cores(batch, cores, scales)
-        with tensor_cores(bonds.device.type, kind):
+        with tensor_cores(bonds.device.type, kind, tf32):
             partials = _merge(scaled)
         kept += [*scaled, *partials[1:-1]]  # the first partial product is the end core
         merged = partials[-1] if kind is None else partials[-1].to(kind)
@@ -225,10 +230,15 @@ class _MergeCores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, shapes: tuple[TTShape, ...], threshold: float, kind: torch.dtype | None, *parameters: torch.Tensor
+        ctx: Any,
+        shapes: tuple[TTShape, ...],
+        threshold: float,
+        kind: torch.dtype | None,
+        tf32: bool,
+        *parameters: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        results, entries, kept = _merge_batches(shapes, threshold, kind, parameters)
-        ctx.shapes, ctx.threshold, ctx.kind = shapes, threshold, kind
+        results, entries, kept = _merge_batches(shapes, threshold, kind, tf32, parameters)
+        ctx.shapes, ctx.threshold, ctx.kind, ctx.tf32 = shapes, threshold, kind, tf32
         ctx.kept_for_others = None
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*kept)
@@ -243,7 +253,7 @@ class _MergeCores(torch.autograd.Function):
         if of_entries is not None:
             results[count:] = of_entries.split(lengths)
         if all(gradient is None for gradient in of_halves):
-            return None, None, None, *results
+            return None, None, None, None, *results
         saved = ctx.kept_for_others or ctx.saved_tensors
         if any(gradient is None for gradient in of_halves):
             ctx.kept_for_others = saved  # autograd frees its own hold on them after this pass, another may follow
@@ -256,7 +266,7 @@ class _MergeCores(torch.autograd.Function):
             partials = [scaled[-1].flatten(1, 2), *(next(kept) for _ in scaled[2:])] if len(scaled) > 1 else []
             rows = [half.layer + count * (number >= batch.lefts) for number, half in enumerate(batch.halves)]
             grad_LRW = _stacked([of_halves[row] for row in rows], batch.half_shape, bonds)
-            with without_autocast(bonds.device.type), tensor_cores(bonds.device.type, ctx.kind):
+            with without_autocast(bonds.device.type), tensor_cores(bonds.device.type, ctx.kind, ctx.tf32):
                 of_cores, products = _gradients(grad_LRW, scaled, partials)
             for place, (grad_LOIm, scale, product_LI) in enumerate(zip(of_cores, scales, products, strict=True)):
                 bare = batch.unscaled(place)
@@ -278,7 +288,7 @@ class _MergeCores(torch.autograd.Function):
                 results[layer] = of_packed
             if took_part or of_entries is not None:
                 results[count + layer] = of_diagonals
-        return None, None, None, *results
+        return None, None, None, None, *results
 
 
 def _stacked(gradients: Sequence[torch.Tensor | None], half_shape: tuple[int, int], like: torch.Tensor) -> torch.Tensor:
@@ -297,6 +307,7 @@ def merge_cores(
     diagonals: Sequence[torch.Tensor],
     shapes: Sequence[TTShape],
     threshold: float = THRESHOLD,
+    tf32: bool = True,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Merge the cores of one or more layers into the two halves each; halves of one shape are merged in one batch.
 
@@ -309,6 +320,7 @@ def merge_cores(
         diagonals: per layer all rank-control entries in one vector, bond after bond.
         shapes: modes and ranks of each layer.
         threshold: diagonal entries up to this magnitude count as zero.
+        tf32: merge in TF32 on CUDA where halves are cast to half precision.
 
     Returns:
         Per layer ``(left_RN, right_RM)``; ``left_RN.T @ right_RM`` is the matrix (N, M).
@@ -319,7 +331,7 @@ def merge_cores(
         >>> left.shape, right.shape
         (torch.Size([2, 4]), torch.Size([2, 6]))
     """
-    return merge_with_entries(packed, diagonals, shapes, threshold)[0]
+    return merge_with_entries(packed, diagonals, shapes, threshold, tf32)[0]
 
 
 def merge_with_entries(
@@ -327,6 +339,7 @@ def merge_with_entries(
     diagonals: Sequence[torch.Tensor],
     shapes: Sequence[TTShape],
     threshold: float = THRESHOLD,
+    tf32: bool = True,
 ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor | None]:
     """Return the halves of :func:`merge_cores`, and the rank-control entries of all layers in one vector.
 
@@ -335,7 +348,7 @@ def merge_with_entries(
     device = packed[0].device.type
     packed = [cores.to(entries.dtype) for cores, entries in zip(packed, diagonals, strict=True)]
     kind = None if torch.compiler.is_compiling() or packed[0].dtype == torch.float64 else autocast_type(device)
-    given = (tuple(shapes), threshold, kind)
+    given = (tuple(shapes), threshold, kind, tf32)
     with without_autocast(device):
         if torch.compiler.is_compiling() and not torch.is_grad_enabled():  # PyTorch 2.11 mixes the arguments up there
             halves, entries = _merge_batches(*given, (*packed, *diagonals))[0], None
@@ -370,14 +383,16 @@ def cast_together(vectors: Sequence[torch.Tensor], kind: torch.dtype) -> tuple[t
 
 
 @contextlib.contextmanager
-def tensor_cores(device: str, kind: torch.dtype | None) -> Iterator[None]:
+def tensor_cores(device: str, kind: torch.dtype | None, tf32: bool = True) -> Iterator[None]:
     """Multiply in TF32 on CUDA while halves are merged that are then cast to half precision; else change nothing.
+
+    With ``tf32`` false nothing changes either.
 
     TF32 rounds as coarsely as float16 and less than bfloat16, to which the halves are rounded anyway. A process that
     mixes PyTorch's two ways to set that precision keeps what it has set.
     """
     before = None
-    if device == "cuda" and kind in (torch.bfloat16, torch.float16):
+    if tf32 and device == "cuda" and kind in (torch.bfloat16, torch.float16):
         with contextlib.suppress(RuntimeError):  # of mixed settings
             before = torch.get_float32_matmul_precision()
     if before != "highest":

@@ -21,6 +21,7 @@ def tt_linear(
     plan: Plan,
     bias: torch.Tensor | None = None,
     threshold: float = THRESHOLD,
+    tf32: bool = True,
 ) -> torch.Tensor:
     """Multiply the last dimension of ``x`` with a TT matrix by a plan: (…, N) to (…, M).
 
@@ -31,6 +32,7 @@ def tt_linear(
         plan: of :func:`plan_contraction` or :func:`candidates`.
         bias: of length M.
         threshold: diagonal entries up to this magnitude count as zero.
+        tf32: as for :func:`comera.contraction.merging.merge_cores`; halves alone are merged so.
 
     Example:
         >>> from comera.contraction.plans import candidates
@@ -42,7 +44,7 @@ def tt_linear(
     shape = plan.shape
     # A function of autograd with a backward of its own is closed to torch.func, unlike the operations below.
     if plan.name == "halves" and not torch._C._are_functorch_transforms_active():
-        [halves] = merge_cores([packed], [diagonals], [shape], threshold)
+        [halves] = merge_cores([packed], [diagonals], [shape], threshold, tf32)
         return two_half_linear(x, *halves, bias)
     with without_autocast(x.device.type):  # cores are merged in the type of the diagonals
         cores = _scaled_cores(packed, diagonals, shape, threshold)

@@ -130,9 +130,9 @@ def test_layers_are_merged_in_the_order_of_the_model_in_every_run(monkeypatch):
     monkeypatch.setattr(
         joint_merging,
         "merge_with_entries",
-        lambda cores, entries, shapes, threshold: (
+        lambda cores, entries, shapes, *settings: (
             orders.append([shape.out_features for shape in shapes])
-            or merge_with_entries(cores, entries, shapes, threshold)
+            or merge_with_entries(cores, entries, shapes, *settings)
         ),
     )
     model(torch.ones(1, 6))

@@ -9,9 +9,11 @@ from noted_operations import NotedOperations
 from torch import nn
 
 from comera import TT, EarlyStage, LateStage, tensorize
+from comera.contraction import merging
 from comera.contraction.joint_merging import take_entries
 from comera.contraction.merging import merge_cores, tensor_cores, two_half_linear
 from comera.objective import ModelSize, tensorized_layers
+from comera.training import CoMERA, Settings
 
 PLAN = {"*": TT(ranks=5, order=2)}
 
@@ -195,20 +197,44 @@ def test_frozen_rank_entries_get_no_gradient():
 
 
 @pytest.mark.parametrize(
-    ("device", "kind", "inside"),
+    ("device", "kind", "tf32", "inside"),
     [
-        ("cuda", torch.bfloat16, "high"),
-        ("cuda", torch.float16, "high"),
-        ("cuda", None, "highest"),
-        ("cpu", torch.bfloat16, "highest"),
+        ("cuda", torch.bfloat16, True, "high"),
+        ("cuda", torch.float16, True, "high"),
+        ("cuda", torch.bfloat16, False, "highest"),
+        ("cuda", None, True, "highest"),
+        ("cpu", torch.bfloat16, True, "highest"),
     ],
 )
-def test_halves_in_half_precision_are_merged_in_tf32_on_cuda_alone(device, kind, inside):
+def test_halves_in_half_precision_are_merged_in_tf32_on_cuda_alone(device, kind, tf32, inside):
     assert torch.get_float32_matmul_precision() == "highest"
-    with contextlib.suppress(ZeroDivisionError), tensor_cores(device, kind):
+    with contextlib.suppress(ZeroDivisionError), tensor_cores(device, kind, tf32):
         assert torch.get_float32_matmul_precision() == inside
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("way", ["jointly", "alone", "compiled"])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_the_setting_reaches_every_merge_forward_and_backward(monkeypatch, tf32, way):
+    passed = []
+
+    def noted(device, kind, tf32=True):  # noqa: ARG001 - as it is called
+        passed.append(tf32)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(merging, "tensor_cores", noted)
+    settings = Settings(ranks=5, order=2, merge_tf32=tf32, merge_jointly=way != "alone")
+    model = Stack(layers=2)
+    model = CoMERA(settings, "paper").adapt(model, {f"layers.{number}": "feed_forward" for number in range(2)})
+    if way == "compiled":
+        model.compile(backend="eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(torch.randn(7, 16)).sum()
+    forward = len(passed)
+    loss.backward()
+    assert len(passed) > forward > 0
+    assert {*passed} == {tf32}
 
 
 def test_tf32_adds_little_to_the_error_of_halves_in_bfloat16():
