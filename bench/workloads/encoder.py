@@ -7,6 +7,7 @@ segments, the class layer, LayerNorms and biases.
 Shapes: B examples, T tokens, D width, H heads, C classes.
 """
 
+import copy
 import hashlib
 import os
 from array import array
@@ -243,8 +244,9 @@ EncodedRow = tuple["array[int]", int, int]
 class EncoderWorkload(BaseWorkload):
     """BERT-shaped encoder that classifies sentences or pairs of them.
 
-    Static batches are tokenised when they are asked for. Batches of varying length need the length of every row, so
-    the first of them tokenises the whole split, which is then kept.
+    Static batches are tokenised when they are asked for; a workload that is held on a device keeps their rows there.
+    Batches of varying length need the length of every row, so the first of them tokenises the whole split, which is
+    then kept.
     """
 
     name, Settings, section, from_data = "encoder", EncoderSettings, "model", ("classes",)
@@ -261,6 +263,8 @@ class EncoderWorkload(BaseWorkload):
             raise ValueError(f"vocabulary is {settings.vocabulary}; the tokenizer needs at least {least}")
         self.settings, self.corpus, self.tokenizer, self.dataset = settings, corpus, tokenizer, corpus.name
         self._encoded: dict[str, list[EncodedRow]] = {}
+        self._device: str | None = None  # on which rows of static batches are held
+        self._held: dict[str, tuple[torch.Tensor, set[int]]] = {}  # by split, with the places of those that are there
         parts = (corpus.content_hash, tokenizer.vocabulary_hash, str(settings.sequence_length))
         self.data_hash = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         self.training_examples = len(corpus.train)
@@ -293,7 +297,7 @@ class EncoderWorkload(BaseWorkload):
         }
 
     def batches(self, split: str, batch_size: int, seed: int, static: bool, start: int = 0) -> Iterator[Batch]:
-        """Yield ``split`` ("train" or "validation") once as CPU tensors.
+        """Yield ``split`` ("train" or "validation") once as CPU tensors, or on the device that holds the workload.
 
         ``input_ids`` and ``token_type_ids`` are int64 (B, T), ``attention_mask`` is bool (B, T), True at real tokens,
         and ``labels`` int64 (B,). Training rows are shuffled by ``seed`` (give each epoch its own), validation rows
@@ -315,8 +319,28 @@ class EncoderWorkload(BaseWorkload):
         if split == "train":
             order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
             chunks = [order[i : i + batch_size] for i in range(0, len(rows) - batch_size + 1, batch_size)]
+        if self._device is not None:
+            return (self._gathered(split, chunk) for chunk in chunks[start:])
         length = self.settings.sequence_length
         return (self._pad(self._tokenise([rows[index] for index in chunk]), length) for chunk in chunks[start:])
+
+    def held_on(self, device: str) -> Self:
+        """Return the workload with the rows of static batches on a device: each is tokenised once, then gathered."""
+        held = copy.copy(self)
+        held._device, held._held = device, {}
+        return held
+
+    def _gathered(self, split: str, chunk: Sequence[int]) -> Batch:
+        """Return a static batch of the rows at these places, on the device that holds them."""
+        rows, length = self.corpus.rows(split), self.settings.sequence_length
+        if split not in self._held:
+            self._held[split] = torch.zeros(len(rows), 3 + length, dtype=torch.int32, device=self._device), set()
+        packed, known = self._held[split]
+        if missing := [place for place in chunk if place not in known]:
+            encoded = self._tokenise([rows[place] for place in missing])
+            packed[torch.tensor(missing, device=self._device)] = _packed(encoded, length).to(packed)
+            known.update(missing)
+        return _unpacked(packed[torch.tensor(chunk, device=self._device)])
 
     def _tokenise(self, pairs: Sequence[Pair]) -> list[EncodedRow]:
         encoded = self.tokenizer.encode([pair[:2] for pair in pairs], self.settings.sequence_length)
@@ -334,15 +358,7 @@ class EncoderWorkload(BaseWorkload):
     @staticmethod
     def _pad(rows: Sequence[EncodedRow], length: int | None = None) -> Batch:
         """Return a batch of these rows, padded to ``length`` or to the longest of them."""
-        longest = length or max(len(ids) for ids, _, _ in rows)
-        lengths, firsts = torch.tensor([[len(ids), first] for ids, first, _ in rows]).T
-        mask = torch.arange(longest) < lengths[:, None]
-        return {
-            "input_ids": torch.tensor([[*ids, *[PADDING_ID] * (longest - len(ids))] for ids, _, _ in rows]),
-            "attention_mask": mask,
-            "token_type_ids": (mask & (torch.arange(longest) >= firsts[:, None])).long(),
-            "labels": torch.tensor([label for _, _, label in rows]),
-        }
+        return _unpacked(_packed(rows, length or max(len(ids) for ids, _, _ in rows)))
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of a batch that lies on the model's device."""
@@ -392,6 +408,26 @@ class EncoderWorkload(BaseWorkload):
             right = answers(fitted, tried, 3 * width)
             found[name] = Evaluation({"accuracy": 100 * float(right.mean())}, right.tolist())
         return found
+
+
+def _packed(rows: Sequence[EncodedRow], length: int) -> torch.Tensor:
+    """Return rows as integers (B, 3 + T): number of tokens, of those in the first sentence, label, padded tokens."""
+    return torch.tensor(
+        [[len(ids), first, label, *ids, *[PADDING_ID] * (length - len(ids))] for ids, first, label in rows]
+    )
+
+
+def _unpacked(packed: torch.Tensor) -> Batch:
+    """Return the batch of rows from :func:`_packed`, on their device."""
+    lengths, firsts, labels, ids = packed.long().split([1, 1, 1, packed.shape[1] - 3], dim=1)
+    places = torch.arange(ids.shape[1], device=packed.device)  # (T,)
+    mask = places < lengths
+    return {
+        "input_ids": ids.contiguous(),
+        "attention_mask": mask,
+        "token_type_ids": (mask & (places >= firsts)).long(),
+        "labels": labels.flatten(),
+    }
 
 
 def _in_order(rows: Sized, batch_size: int) -> list[range]:

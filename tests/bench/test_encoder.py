@@ -95,6 +95,25 @@ def test_a_run_that_goes_on_gets_the_batches_it_would_have_had(counted):
             assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_workload_held_on_a_device_has_the_same_batches_and_reads_each_row_once(counted):
+    held = counted.held_on("cpu")
+    for split, seed in (("train", 5), ("train", 6), ("validation", 5)):
+        whole = list(counted.batches(split, 8, seed, static=True))
+        again = list(held.batches(split, 8, seed, static=True))
+        for one, other in zip(whole, again, strict=True):
+            assert {name: tensor.dtype for name, tensor in one.items()} == {
+                name: tensor.dtype for name, tensor in other.items()
+            }
+            assert all(torch.equal(one[name], other[name]) for name in one)
+    counted.corpus.train.read.clear()
+    anew = counted.held_on("cpu")
+    for seed in (5, 6, 7):
+        assert len(list(anew.batches("train", 8, seed, static=True))) == 8
+    assert len(counted.corpus.train.read) == len({*counted.corpus.train.read}) <= 70
+    on_meta = next(counted.held_on("meta").batches("train", 8, 3, static=True))
+    assert {tensor.device.type for tensor in on_meta.values()} == {"meta"}
+
+
 def test_the_data_hash_follows_corpus_vocabulary_and_length(workload):
     def changed(settings=SMALL, corpus=workload.corpus, tokenizer=workload.tokenizer):
         return EncoderWorkload(settings, corpus, tokenizer).data_hash
