@@ -66,6 +66,7 @@ _Methods = Annotated[list[Any], Field(min_length=1), Allowed("a list of at least
 class ToggleSettings:
     """Settings that may vary among the arms of a job."""
 
+    batch_size: FromOne
     precision: Precision
     cuda_graph: Flag
     compile: Flag
@@ -84,7 +85,6 @@ class JobSettings(ToggleSettings):
     methods: _Methods
     measure: str
     device: Device
-    batch_size: FromOne
     sequence_length: Length
     toggles: _Toggles
     seed: Seed
@@ -162,12 +162,15 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     if recipe:
         check_recipe(Recipe(**recipe), arms)
     ratio = None if config["ratio"] is None else float(config["ratio"])
-    _check_batch(config["batch_size"], config["world_size"], workload.training_examples, any_batch)
-    exchanges = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
     common = {name: config[name] for name in TOGGLES}
     toggle_sets = [{**common, **checked_fields(ToggleSettings, changed, "toggles")} for changed in config["toggles"]]
+    batch_sizes = sorted({toggles["batch_size"] for toggles in toggle_sets})
+    for batch_size in batch_sizes:
+        _check_batch(batch_size, config["world_size"], workload.training_examples, any_batch)
+    exchanges = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
     check_arms(arms, ratio, config["toggles"])
-    check_batch_memory(config["batch_size"], workload, DRAWN_MIB if any_batch else math.inf)
+    for batch_size in batch_sizes:
+        check_batch_memory(batch_size, workload, DRAWN_MIB if any_batch else math.inf)
     cells = [
         Cell(
             experiment=config["name"],
@@ -177,7 +180,6 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
             variant=arm.variant,
             measure=measure.name,
             device=device,
-            batch_size=config["batch_size"],
             **{**toggles, "checkpoint": toggles["checkpoint"] or arm.checkpoint},
             seed=config["seed"],
             # its own, or by the ranks that it takes over; an arm without one stands beside those that have it

@@ -124,7 +124,7 @@ WRONG = {
         *(["dense", "comera", "dense"], ["comera:paper", "comera"], [{"comera": {"ranks": 8}}] * 2),  # twice
     ],
     "toggles": [
-        *([], None, {"compile": True}, ["compile"], [{}, {"batch_size": 3}], [{}, {"compile": 1}]),
+        *([], None, {"compile": True}, ["compile"], [{}, {"seed": 3}], [{}, {"batch_size": 0}], [{}, {"compile": 1}]),
         [{}, {"compile": True}, {"compile": True}],
     ],
     "model": [3],
@@ -183,6 +183,17 @@ def test_toggles_add_rounds_of_all_arms(config):
     cells = resolve(config | {"methods": ["comera", "dense"], "toggles": rounds, "precision": "fp32"}).cells
     found = [(cell.method, cell.compile, cell.precision) for cell in cells]
     assert found == [(m, *toggle) for toggle in ((False, "fp32"), (True, "bf16")) for m in ("comera", "dense")]
+
+
+def test_arms_of_several_batch_sizes_are_cells_of_one_job(config):
+    rounds = [{"batch_size": 8}, {}, {"batch_size": 4, "precision": "bf16"}]
+    cells = resolve(config | {"methods": ["comera", "dense"], "toggles": rounds, "batch_size": 2}).cells
+    found = [(cell.method, cell.batch_size, cell.precision) for cell in cells]
+    assert found == [(m, *each) for each in ((8, "fp32"), (2, "fp32"), (4, "bf16")) for m in ("comera", "dense")]
+    alone = resolve(config | {"methods": ["comera", "dense"], "batch_size": 8}).cells
+    assert cells[:2] == alone
+    with one_line(ConfigError, "batch_size"):
+        resolve(config | {"toggles": [{}, {"batch_size": 10**6}]})
 
 
 @pytest.mark.parametrize("field", [*FIELDS, *config_sections()])
