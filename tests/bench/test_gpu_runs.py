@@ -69,7 +69,11 @@ def test_all_run_and_an_archive_ends_them(tmp_path, does, status) -> None:
         assert {"results/record.json", "results/output.txt"} <= {*archive.getnames()}
 
 
-def test_it_stops_when_the_time_is_up(tmp_path) -> None:
-    ended, asked = run(tmp_path, "sleep", "results", "2")
-    assert (ended, len(asked)) == (0, 1)
+@pytest.mark.parametrize(("rehearsed", "status"), [([], 0), (["--rehearse"], 1)])
+@pytest.mark.parametrize(("does", "seconds", "started"), [("sleep", "2", 1), ("0", "0", 0)])
+def test_it_stops_when_the_time_is_up(tmp_path, does, seconds, started, rehearsed, status) -> None:
+    """A borrowed GPU may be out of time; a rehearsal that did not reach every line has failed."""
+    (tmp_path / "asked").touch()
+    ended, asked = run(tmp_path, does, *rehearsed, "results", seconds)
+    assert (ended, len(asked)) == (status, started)
     assert (tmp_path / "results.tar.gz").is_file()
