@@ -6,6 +6,8 @@ same conditions. On a GPU the energy of a step is counted as well. The peak of t
 (:mod:`bench.measures.allocator_peak`), beside the one that is predicted for the same block.
 """
 
+import functools
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -14,7 +16,6 @@ from typing import Any
 import torch
 
 from bench.advise.arms import SMALL, AdvisedArm
-from bench.advise.energy import Energy, energy_counter, energy_of
 from bench.advise.model import AdvisedModel
 from bench.advise.moments import trace
 from bench.advise.question import Question
@@ -25,6 +26,7 @@ from bench.estimate.devices import GPUS
 from bench.measures.allocator_peak import cpu_peak, cuda_peak, steps_of
 from bench.processes.process import each, first_line
 from bench.protocol import Batch, CellFailure
+from bench.step.energy import Energy, energy_counter, energy_of, idle_power
 from bench.step.low_precision import adapted_model
 from bench.step.timing import mark, ms_between, synchronize, take_turns
 from bench.step.train_step import TrainStep
@@ -142,7 +144,8 @@ def _timed(
     """Return the times of an arm and of dense training, which take turns, and on a GPU the energy of either's step."""
     on_cuda = question.kind == "cuda"
     arms = {"arm": arm, "dense": AdvisedArm("dense")}
-    turns = {name: _turn(*_step(question, _model(one, model), one), on_cuda) for name, one in arms.items()}
+    steps = {name: _step(question, _model(one, model), one) for name, one in arms.items()}
+    turns = {name: _turn(*each, on_cuda) for name, each in steps.items()}
     for turn in turns.values():
         for _ in range(_WARM_UP):
             turn()
@@ -151,13 +154,17 @@ def _timed(
     counter = energy_counter() if on_cuda else None
     if counter is None:
         return own, dense, None, None
-    own_energy, dense_energy = (energy_of(turns[name], counter, torch.cuda.synchronize) for name in arms)
-    return own, dense, own_energy, dense_energy
+    idle_w = idle_power(counter, torch.cuda.synchronize)
+    energies = (
+        energy_of(functools.partial(*steps[name]), times.step_ms / 1e3, idle_w, counter, torch.cuda.synchronize)
+        for name, times in zip(arms, (own, dense), strict=True)
+    )
+    return own, dense, *energies
 
 
 def _turn(step: TrainStep, batch: Batch, on_cuda: bool) -> Callable[[], tuple[float, float, float]]:
     """Make a call that runs a step and returns its three parts in milliseconds."""
-    loss, forward_ends = step.loss, list[Any]()
+    loss, forward_ends = step.loss, deque[Any](maxlen=1)
 
     def marked(model: torch.nn.Module, given: Batch) -> torch.Tensor:
         value = loss(model, given)

@@ -138,6 +138,10 @@ class Record:
         "its steps, in older records the one before",
         default=None,
     )
+    energy_j: float | None = _column(
+        "energy of a step beyond that of the idle GPU, median over launches", "J", None, least=-math.inf
+    )
+    idle_w: float | None = _column("power of the idle GPU, after a rest of 5 s", "W", None)
     pairing: str = _column("arms that were timed block by block together share this name", default="")
 
     predicted_for: str = _column("cpu or cuda: whose operations the prediction is of", default="")
@@ -205,8 +209,8 @@ class Record:
     #: Timing: "blocks", rows of {"launch": int (0 if absent), "block": int, "ms": [..], "calibration_ms": float,
     #: "calibration_cpu_ms": float (processor time, on a CPU), "best_calibration_ms": float (of this machine, as its
     #: records in the same folder have it), "disturbed": bool}, of ranks also "compute_ms" and, in older records,
-    #: "interface_mib" (per step); rare too; "tensorized", modes and ranks of each distinct shape and how many layers
-    #: have it.
+    #: "interface_mib" (per step); rare too; "energy", a row per launch (launch, "energy_j", "idle_w", "window_s");
+    #: "tensorized", modes and ranks of each distinct shape and how many layers have it.
     #: Training: "curve", a row per epoch and stage end (step, epoch, stage, the columns above, every layer's ranks by
     #: name, "metrics", and "per_example", see :mod:`bench.core.samples`); "ranks_before", those of tensorized layers at
     #: the start, and "factor_ranks", of pairs of plain factors, both by the layer's name; "step_ms", interleaved blocks

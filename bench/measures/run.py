@@ -35,8 +35,9 @@ def _outcomes(cells: Sequence[Cell], session: Session) -> Iterator[list[Outcome]
 def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
     """Build the arm, warm it up, then serve requests until ``finish``.
 
-    Answers ``("ready", columns)`` once, then ``("block", samples)`` to ``("block", steps)`` and ``("rare", times)`` to
-    ``("rare", None)``.
+    Answers ``("ready", columns)`` once, then ``("block", samples)`` to ``("block", steps)``, ``("rare", times)`` to
+    ``("rare", None)`` and ``("energy", energy)`` to ``("energy", idle watts or None)``, by the methods of
+    :class:`bench.step.timing.StepTimer`.
     """
     if serves_ranks(cell):
         relay(connection, cell, time_cell, data, combine=_of_all_ranks)
@@ -49,7 +50,10 @@ def time_cell(connection: Connection, cell: Cell, data: Data) -> None:
         word, content = connection.recv()
         if word == "finish":
             return
-        connection.send((word, timer.block(content) if word == "block" else timer.rare()))
+        if word == "energy":
+            connection.send((word, timer.energy(content)))
+        else:
+            connection.send((word, timer.block(content) if word == "block" else timer.rare()))
 
 
 def _prepare(cell: Cell, data: Data) -> tuple[StepTimer, dict[str, Any]]:

@@ -162,7 +162,7 @@ def _launch(
     order: random.Random,
     progress: Callable[..., None],
 ) -> None:
-    """Start the arms, add blocks and times of rare events to their samples, and stop them."""
+    """Start the arms, add blocks, times of rare events and energy to their samples, and stop them."""
     arms: list[tuple[Outcome, CellProcess]] = []
     blocks: dict[int, list[dict[str, Any]]] = {id(outcome): [] for outcome in outcomes}
     try:
@@ -202,6 +202,13 @@ def _launch(
                 rare = outcome.columns["samples"].setdefault("rare", {})
                 for name, ms in (_ask(outcome, process, "rare") or {}).items():
                     rare.setdefault(name, []).append(ms)
+        idle_w = None  # of the GPU that all arms share, so the first one measures it
+        for outcome, process in arms:
+            if outcome.cell.device != "cuda" or outcome.cell.world_size > 1:
+                continue
+            if energy := _ask(outcome, process, "energy", idle_w):
+                idle_w = energy["idle_w"]
+                outcome.columns["samples"].setdefault("energy", []).append({"launch": launch, **energy})
     finally:
         for outcome, process in arms:
             outcome.columns["samples"]["blocks"] += blocks[id(outcome)]

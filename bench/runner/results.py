@@ -184,7 +184,12 @@ class Results:
         periods = known.pop("rare_periods", {})
         known.pop("step_ms", None)
         samples = known.get("samples", {})
-        columns = {**known, **_time_columns(samples.get("blocks", [])), **dataclasses.asdict(_where(cell))}
+        columns = {
+            **known,
+            **_time_columns(samples.get("blocks", [])),
+            **_energy_columns(samples),
+            **dataclasses.asdict(_where(cell)),
+        }
         if periods and outcome.status == "ok":
             columns |= _rare_columns(samples, periods, self.rare_times(cell))
         if not named(cell.measure).on_device or columns.get("peak_memory_predicted_mib") is not None:
@@ -265,6 +270,12 @@ def _time_columns(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "launches": len({block.get("launch", 0) for block in blocks}),
         "calibration_drift": max(calibrations) / min(calibrations) - 1,
     }
+
+
+def _energy_columns(samples: Mapping[str, Any]) -> dict[str, float]:
+    """Return medians over launches of the energy of a step and of idle power; empty where none was measured."""
+    rows = samples.get("energy", [])
+    return {name: statistics.median(row[name] for row in rows) for name in ("energy_j", "idle_w") if rows}
 
 
 def _rare_columns(samples: Mapping[str, Any], periods: Mapping[str, int], earlier: Record | None) -> dict[str, Any]:

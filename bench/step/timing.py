@@ -7,11 +7,13 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 
 from bench.protocol import Batch, RareEvent
+from bench.step.energy import energy_counter, energy_of, idle_power
 from bench.step.train_step import TrainStep
 
 T = TypeVar("T")
@@ -117,6 +119,23 @@ class StepTimer:
             run = functools.partial(event.run, self.step.model, self.step.optimizer)
             result[event.name] = mean_ms(run, 1, self.on_cuda)
         return result
+
+    def energy(self, idle_w: float | None = None) -> dict[str, float] | None:
+        """Measure the energy of a step in a window of its own, steps with a rare event among them.
+
+        Args:
+            idle_w: watts of the idle GPU; None: they are measured first.
+
+        Returns:
+            The fields of :class:`bench.step.energy.Energy`; None off CUDA and without a counter of energy.
+        """
+        counter = energy_counter(torch.cuda.current_device()) if self.on_cuda else None
+        if counter is None:
+            return None
+        if idle_w is None:
+            idle_w = idle_power(counter, torch.cuda.synchronize)
+        step_s = self.warm_up(1) / 1e3
+        return asdict(energy_of(self._run, step_s, idle_w, counter, torch.cuda.synchronize))
 
     def _run(self) -> torch.Tensor:
         return self.step(self.batches[self.step.number % len(self.batches)])

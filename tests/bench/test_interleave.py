@@ -42,6 +42,8 @@ class Arms:
 
 
 class StandIn:
+    energy = None  # of a step, where the device counts any
+
     def __init__(self, arms, cell):
         self.arms, self.cell = arms, cell
         self.calibration = iter(arms.calibration[cell.arm])
@@ -60,6 +62,11 @@ class StandIn:
         self.arms.fail(self.cell.arm, word)
         if word == "rare":
             return {"svd": 123.0}
+        if word == "energy":
+            return self.energy and {
+                **self.energy,
+                "idle_w": content or 70.0 + self.arms.log.count((self.cell.arm, word)),
+            }
         slow = 10.0 * next(self.slowness) * content - 10.0 * (content - 1)  # a single step has all of it
         return {"ms": [slow] + [10.0] * (content - 1), "calibration_ms": next(self.calibration)}
 
@@ -168,6 +175,26 @@ def test_arms_that_compile_prepare_one_after_another_on_a_gpu_too(arms, monkeypa
     monkeypatch.setattr(StandIn, "answer", lambda self: (alive.append(len(arms.alive)), answer(self))[1])
     time_cells(outcomes_of(device="cuda", compile=True, launches=1), time_cell, session())
     assert alive == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_energy_is_measured_in_every_launch_on_a_gpu_and_idle_power_once_in_it(arms, monkeypatch, device):
+    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 1e6)  # noqa: ARG005
+    monkeypatch.setattr(StandIn, "energy", {"energy_j": 3.0, "window_s": 2.0})
+    arms.failures["comera", "block"] = ("error", "made up")
+    found = timed(outcomes_of(device=device, launches=2))
+    rows = {arm: outcome.columns["samples"].get("energy", []) for arm, outcome in found.items()}
+    own = [{"launch": launch, "energy_j": 3.0, "window_s": 2.0, "idle_w": 71.0 + launch} for launch in range(2)]
+    assert rows == {arm: own if device == "cuda" and arm != "comera" else [] for arm in ARMS}
+    last_block = max(number for number, (_, word) in enumerate(arms.log) if word == "block")
+    assert all(word == "energy" for _, word in arms.log[last_block + 1 :] if word != "rare")
+
+
+@pytest.mark.usefixtures("arms")
+def test_a_gpu_without_a_counter_of_energy_leaves_none(monkeypatch):
+    monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 1e6)  # noqa: ARG005
+    for outcome in timed(outcomes_of(device="cuda", launches=1)).values():
+        assert "energy" not in outcome.columns["samples"]
 
 
 def test_a_disturbed_block_is_flagged_and_repeated(arms):

@@ -94,6 +94,17 @@ def test_a_training_that_ran_out_of_time_goes_on(tmp_path):
     assert Results(tmp_path, "config").answer(cell, HASH) is None
 
 
+def test_energy_is_the_median_over_launches(tmp_path):
+    energy = [
+        {"launch": number, "energy_j": j, "idle_w": 70.0, "window_s": 2.0} for number, j in enumerate((3.0, 1.0, 2.0))
+    ]
+    outcome = Outcome(a_layer(), columns={"samples": {"blocks": [BLOCK], "energy": energy}})
+    [record] = Results(tmp_path, "exact").record([outcome], HASH, Data("normal"))
+    assert (record.energy_j, record.idle_w, record.samples["energy"]) == (2.0, 70.0, energy)
+    [record] = Results(tmp_path, "exact").record([Outcome(a_layer(), columns={"samples": {}})], HASH, Data("normal"))
+    assert (record.energy_j, record.idle_w) == (None, None)
+
+
 def test_times_of_rare_events_are_taken_from_the_same_arm_and_code_alone(tmp_path):
     cell, larger = a_layer(method="galore"), a_layer(method="galore", batch_size=64)
     samples = {"blocks": [BLOCK], "rare": {"svd": [5.0, 7.0, 6.0]}}

@@ -17,6 +17,7 @@ import bench.step.timing
 from bench.measures.run import time_cell
 from bench.processes.process import failures_reported, first_line, status_of
 from bench.protocol import Data
+from bench.step.energy import Energy
 from bench.step.timing import Calibration, Diverged, StepTimer, around
 
 USUAL_MS, RARE_MS = 1, 100
@@ -231,6 +232,36 @@ def test_what_falls_due_on_every_step_is_part_of_the_step(answers):
     assert ready["rare_periods"] == {}
     assert len(block["ms"]) == 2
     assert rare == {}
+
+
+@pytest.mark.parametrize("idle_w", [None, 80.0])
+def test_an_arm_on_a_gpu_answers_the_energy_of_a_step(clock, monkeypatch, idle_w):
+    """Idle power is measured unless it is known; off a GPU, and where the driver counts nothing, there is no energy."""
+    timer = a_timer(clock)
+    assert timer.energy(idle_w) is None
+    timer.on_cuda = True
+    given = []
+
+    def energy(run, step_s, idle_w, counter, synchronize):
+        run()
+        given.append((step_s, idle_w, counter(), synchronize))
+        return Energy(30.0, idle_w, 2.0)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(bench.step.timing, "idle_power", lambda *_: 70.0)
+    monkeypatch.setattr(bench.step.timing, "energy_of", energy)
+    monkeypatch.setattr(timer, "warm_up", lambda steps: 4.0 * steps)
+    monkeypatch.setattr(bench.step.timing, "energy_counter", lambda device: lambda: 10.0 + device)
+    watts = idle_w or 70.0
+    assert timer.energy(idle_w) == {"energy_j": 30.0, "idle_w": watts, "window_s": 2.0}
+    assert given == [(0.004, watts, 11.0, torch.cuda.synchronize)]
+    monkeypatch.setattr(bench.step.timing, "energy_counter", lambda _: None)
+    assert timer.energy(idle_w) is None
+
+
+def test_energy_is_asked_for_by_its_word(answers):
+    [_, energy] = answers(a_cell(), ("energy", None))
+    assert energy == ("energy", None)
 
 
 @pytest.mark.parametrize(("before_capture", "done_before"), [(0, 1), (3, 3)])

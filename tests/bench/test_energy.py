@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from test_advise_measure import asked
 
-from bench.advise.energy import Energy, energy_counter, energy_of
 from bench.advise.measure import MeasuredBlock, Times, as_json, as_text
+from bench.step.energy import Energy, energy_counter, energy_of, idle_power
 
 
 class Gpu:
@@ -16,6 +16,7 @@ class Gpu:
     def __init__(self, idle: float, busy: float) -> None:
         self.idle, self.busy = idle, busy
         self.now = self.joules = self.queued = 0.0
+        self.waits = 0
 
     def rest(self, seconds: float) -> None:
         self.now += seconds
@@ -25,13 +26,21 @@ class Gpu:
         self.queued += seconds
 
     def synchronize(self) -> None:
+        self.waits += 1
         self.rest(self.queued)
         self.joules += self.busy * self.queued
         self.queued = 0.0
 
-    def measured(self, step_s: float) -> Energy:
-        ends = self.synchronize, self.rest
-        return energy_of(lambda: self.launch(step_s), lambda: self.joules, *ends, clock=lambda: self.now)
+    def measured(self, step_s: float, guessed_s: float | None = None) -> Energy:
+        def counter() -> float:
+            return self.joules
+
+        def clock() -> float:
+            return self.now
+
+        idle_w = idle_power(counter, self.synchronize, self.rest, clock)
+        self.waits = 0
+        return energy_of(lambda: self.launch(step_s), guessed_s or step_s, idle_w, counter, self.synchronize, clock)
 
 
 @pytest.mark.parametrize("step_s", [0.3, 0.9, 5.0])
@@ -43,6 +52,23 @@ def test_the_idle_gpu_s_share_is_subtracted(step_s, idle):
     assert found.energy_j == pytest.approx(300.0 * step_s)
     assert found.idle_w == pytest.approx(idle)
     assert found.window_s >= max(2.0, step_s)
+    assert gpu.waits == 2  # before the window, and once the steps that fill it are queued
+
+
+def test_a_window_is_filled_where_a_step_is_faster_than_was_thought():
+    found = Gpu(70.0, busy=300.0).measured(0.1, guessed_s=0.5)
+    assert found.window_s == pytest.approx(2.0, abs=0.1)
+    assert found.energy_j == pytest.approx(30.0)
+
+
+def test_idle_power_is_measured_after_a_rest():
+    gpu = Gpu(70.0, busy=300.0)
+    gpu.launch(3.0)  # runs as the rest begins, unless the device is waited for
+    rest = gpu.rest
+    watts = idle_power(
+        lambda: gpu.joules, gpu.synchronize, lambda s: (rest(s), setattr(gpu, "idle", 20.0)), lambda: gpu.now
+    )
+    assert (watts, gpu.now) == (pytest.approx(20.0), 10.0)
 
 
 def _driver(monkeypatch, joules=None):

@@ -1,11 +1,15 @@
 """Energy of a training step on an NVIDIA GPU, from the counter that its driver keeps (NVML)."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 #: Least length of a window, in seconds: the counter moves in steps of some tens of milliseconds.
 LEAST_WINDOW_S = 2.0
+
+#: Seconds that a GPU rests before its idle power is measured: its clocks fall with a delay.
+REST_S = 5.0
 
 _MILLI = 1e-3
 
@@ -36,31 +40,47 @@ def energy_counter(device: int = 0) -> Callable[[], float] | None:
     return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) * _MILLI
 
 
-def energy_of(
-    run: Callable[[], object],
+def idle_power(
     counter: Callable[[], float],
     synchronize: Callable[[], object],
-    idle: Callable[[float], object] = time.sleep,
+    rest: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.perf_counter,
-) -> Energy:
-    """Measure the energy of one call of ``run``.
+) -> float:
+    """Return the watts of the idle GPU over :data:`LEAST_WINDOW_S`, after a rest of :data:`REST_S`.
 
-    The GPU rests for :data:`LEAST_WINDOW_S`, then ``run``, a step, is called until as much time has passed.
     ``counter`` and ``clock`` return joules and seconds so far, ``synchronize`` waits until the device has finished,
-    ``idle`` for so many seconds.
-
-    >>> now = [0.0]
-    >>> def pass_time(seconds): now[0] += seconds
-    >>> energy_of(lambda: pass_time(1.0), lambda: 50 * now[0], lambda: None, pass_time, lambda: now[0])
-    Energy(energy_j=0.0, idle_w=50.0, window_s=2.0)
+    ``rest`` for so many seconds.
     """
     synchronize()
+    rest(REST_S)
     joules, start = counter(), clock()
-    idle(LEAST_WINDOW_S)
-    idle_w = (counter() - joules) / (clock() - start)
+    rest(LEAST_WINDOW_S)
+    return (counter() - joules) / (clock() - start)
+
+
+def energy_of(
+    run: Callable[[], object],
+    step_s: float,
+    idle_w: float,
+    counter: Callable[[], float],
+    synchronize: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Energy:
+    """Measure the energy of one call of ``run``, a step of about ``step_s`` seconds.
+
+    As many steps as fill :data:`LEAST_WINDOW_S` are queued before the device is waited for, and again until as much
+    time has passed. ``idle_w`` is from :func:`idle_power`, whose other arguments these are too.
+
+    >>> now = [0.0]
+    >>> def step(): now[0] += 1.0
+    >>> energy_of(step, 1.0, 20.0, lambda: 50 * now[0], lambda: None, lambda: now[0])
+    Energy(energy_j=30.0, idle_w=20.0, window_s=2.0)
+    """
+    synchronize()
     steps, joules, start = 0, counter(), clock()
     while (window := clock() - start) < LEAST_WINDOW_S:
-        run()
+        for _ in range(queued := math.ceil((LEAST_WINDOW_S - window) / step_s)):
+            run()
         synchronize()
-        steps += 1
+        steps += queued
     return Energy((counter() - joules - idle_w * window) / steps, idle_w, window)
