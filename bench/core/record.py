@@ -107,7 +107,10 @@ class Record:
     steps_measured: int | None = _column("steps that these are of", default=None, least=1)
     launches: int | None = _column("launches of fresh processes that these are of", default=None, least=1)
     compile_time_s: float | None = _column(
-        "first step less a later one, where the model is compiled", "s", None, least=-math.inf
+        "first step less a later one, where the model is compiled on a CPU; in older records on a GPU too",
+        "s",
+        None,
+        least=-math.inf,
     )
     rare_time_ms: float | None = _column("cost of work that is due once every rare_period_steps", "ms", None)
     rare_period_steps: int | None = _column("steps from one such event to the next", default=None, least=1)

@@ -110,7 +110,8 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
     256 MiB, are unlike the later ones. On a CPU every batch then has three turns, within the time of two blocks. CUDA
     Graph replays bypass the caching allocator, so peaks are counted from the step that is captured on.
     """
-    if cell.compile:
+    times_compilation = cell.compile and cell.device == "cpu"  # on a GPU arms compile side by side
+    if times_compilation:
         torch.compiler.config.force_disable_caches = True  # else an earlier cell would have compiled for this one
         warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")
     unlike = max(timer.step.steps_before_capture, int(cell.compile or cell.device == "cuda"))
@@ -131,7 +132,7 @@ def _warm_up(cell: Cell, timer: StepTimer) -> dict[str, Any]:
             step_ms = timer.warm_up(1)
             left_ms -= step_ms
     columns: dict[str, Any] = {"step_ms": step_ms}
-    if cell.compile:
+    if times_compilation:
         columns["compile_time_s"] = (first_ms - step_ms) / 1e3
     if cell.device == "cuda":
         unused = sum(tensor.nbytes for batch in timer.batches[1:] for tensor in batch.values())  # by the step

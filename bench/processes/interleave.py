@@ -216,11 +216,11 @@ def _launch(
 
 
 def _prepares_beside_others(cell: Cell) -> bool:
-    """Return whether an arm may be built and warmed up while others are: on a GPU, where nothing of that is timed.
+    """Return whether an arm may be built, compiled and warmed up while others are: on a GPU, for none of it is timed.
 
     On a CPU they would crowd one another out, and what a compilation takes is recorded.
     """
-    return cell.device == "cuda" and not cell.compile and cell.world_size == 1
+    return cell.device == "cuda" and cell.world_size == 1
 
 
 def _note_ready(outcome: Outcome, process: CellProcess) -> None:

@@ -169,12 +169,13 @@ def test_arms_on_a_gpu_prepare_side_by_side_and_then_show_alone_what_a_step_take
         assert outcome.columns["step_ms"] == 10.0
 
 
-def test_arms_that_compile_prepare_one_after_another_on_a_gpu_too(arms, monkeypatch):
+@pytest.mark.parametrize(("device", "beside"), [("cpu", [1, 2, 3, 4]), ("cuda", [4, 4, 4, 4])])
+def test_arms_that_compile_prepare_side_by_side_on_a_gpu(arms, monkeypatch, device, beside):
     monkeypatch.setattr(bench.processes.interleave, "free_memory_mib", lambda device: 1e6)  # noqa: ARG005
     alive, answer = [], StandIn.answer
     monkeypatch.setattr(StandIn, "answer", lambda self: (alive.append(len(arms.alive)), answer(self))[1])
-    time_cells(outcomes_of(device="cuda", compile=True, launches=1), time_cell, session())
-    assert alive == [1, 2, 3, 4]
+    time_cells(outcomes_of(device=device, compile=True, launches=1), time_cell, session())
+    assert alive == beside
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
