@@ -163,6 +163,8 @@ class Record:
         "of the allocated peak, what cuBLAS keeps for good; predictions do not have it", "MiB", None
     )
     flops_per_step: int | None = _column("floating-point operations of a step's matrix products", default=None, least=0)
+    operations: int | None = _column("operations of a step, by measure operations", default=None, least=0)
+    moved_mib: float | None = _column("what these read and write", "MiB", None)
     parameters: int | None = _column("numbers that are trained", default=None, least=0)
     stored_mib: float | None = _column("the trained model, as stored for use", "MiB", None)
 

@@ -53,6 +53,8 @@ def operations_columns(cell: Cell, workload: Workload) -> dict[str, Any]:
     ]
     return {
         "flops_per_step": sum(one.flops for one in operations),
+        "operations": len(operations),
+        "moved_mib": sum(sizes.values()) / 2**20,
         "arithmetic": arithmetic,
         "samples": {"operations": by_part(operations), "names": names},
     }

@@ -49,7 +49,9 @@ def test_flops_are_those_of_the_flop_counter(method):
     asked = (cell.batch_size, cell.precision, cell.device, cell.seed)
     assert columns["flops_per_step"] == predict(workload, build_for(cell), *asked).work.flops_per_step
     rows = columns["samples"]["operations"]
-    assert sum(row["operations"] for row in rows) == sum(row["operations"] for row in columns["samples"]["names"])
+    names = columns["samples"]["names"]
+    assert columns["operations"] == sum(row["operations"] for row in rows) == sum(row["operations"] for row in names)
+    assert columns["moved_mib"] == pytest.approx(sum(row["mib"] for row in rows))
     assert sum(row["gflop"] for row in rows) == pytest.approx(columns["flops_per_step"] / 1e9)
 
 
