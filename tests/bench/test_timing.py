@@ -279,14 +279,14 @@ def test_a_peak_on_a_gpu_is_of_steps_with_the_state_of_the_optimizer(monkeypatch
 
 @pytest.mark.parametrize(("device", "is_timed"), [("cpu", True), ("cuda", False)])
 def test_compilation_is_timed_and_without_caches_on_a_cpu_alone(monkeypatch, device, is_timed):
-    monkeypatch.setattr(torch.compiler.config, "force_disable_caches", False)
     monkeypatch.setattr(bench.measures.run, "begin_peak", lambda: None)
     for statistic in ("max_memory_allocated", "max_memory_reserved"):
         monkeypatch.setattr(torch.cuda, statistic, lambda: 3 * 2**20)
     step = SimpleNamespace(steps_before_capture=0)
     timer = SimpleNamespace(step=step, batches=[{}], warm_up=lambda steps: 1.0, calibrate=lambda: None)  # noqa: ARG005
-    columns = bench.measures.run._warm_up(a_cell(device=device, compile=True), timer)
-    assert ("compile_time_s" in columns) == torch.compiler.config.force_disable_caches == is_timed
+    with torch.compiler.config.patch(force_disable_caches=False):
+        columns = bench.measures.run._warm_up(a_cell(device=device, compile=True), timer)
+        assert ("compile_time_s" in columns) == torch.compiler.config.force_disable_caches == is_timed
 
 
 @pytest.mark.parametrize(
