@@ -120,6 +120,9 @@ def _row(record: Record) -> dict[str, Any]:
     own["stages"] = stages = own.pop("training.stages", None)
     stages = [one for one in stages if isinstance(one, dict)] if isinstance(stages, list) else []
     own |= {f"stages.{one.get('name')}": one.get("steps") for one in stages}
+    for name in ("target_ratio", "target_mib"):  # a training that did not end has them in its settings alone
+        if own[name] is None and stages:
+            own[name] = stages[-1].get(name.replace("_ratio", ""))
     return own | {"depth": len(stages)}
 
 

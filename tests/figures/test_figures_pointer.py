@@ -213,6 +213,7 @@ def test_only_a_metric_that_asks_for_it_has_the_range_over_seeds(by_seed: bool, 
         ("method_settings", {"late": "magnitude"}, "closed by magnitude"),
         ("method_settings", {"late": "magnitude", "recovery": 0.999}, "cut at once by magnitude"),
         ("method_settings", {"late": "recompress"}, "rounded at once"),
+        ("method_settings", {"late": "recompress", "order": 1}, "rounded at once, low rank"),
         ("method_settings", {"late": "paper"}, "published late stage"),
         ("workload_settings", {"pre_norm": False}, "closed by saliency, post-LN"),
         ("workload_settings", {"compress_table": True}, "closed by saliency, tensorized table"),
@@ -253,6 +254,21 @@ def test_arms_with_an_optimizer_of_their_own_stand_beside_those_of_a_recipe():
     assert found.loc["galore", "lr"] == rate_of(best)
     at_best = [one.metrics["test_loss"] for one in records if one.arm == "galore" and rate_of(one) == rate_of(best)]
     assert found.loc["galore", "test_loss"] == pytest.approx(sum(at_best) / len(at_best), rel=1e-4)
+
+
+@pytest.mark.parametrize("status", ["diverged", "timeout"])
+def test_a_rate_without_an_end_counts_among_those_tried(status):
+    """A record without an end has the target of its stage in its settings alone."""
+    rates = sorted({learning_rate(one) for one in bed() if staged(one)})
+    best = table("pointer_stages", bed(), "way").loc["closed by saliency", "lr"]
+    kept = [one for one in bed() if not staged(one) or learning_rate(one) <= best]
+    nothing = dict.fromkeys(("stage", "target_ratio", "train_steps", "parameters"))
+    ended = [failed(one, status, **nothing) if staged(one) and learning_rate(one) > best else one for one in bed()]
+    assert best < rates[-1]
+    assert table("pointer_stages", kept, "way").loc["closed by saliency", "at_edge"]
+    found = table("pointer_stages", ended, "way")
+    assert set(found.index) == set(table("pointer_stages", kept, "way").index)
+    assert not found.loc["closed by saliency", "at_edge"]
 
 
 def test_a_study_shows_each_arm_at_the_rate_that_ended_best():
