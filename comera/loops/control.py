@@ -88,13 +88,13 @@ class RankPlan:
 
     Example:
         >>> RankPlan(free_steps=1000, late_steps=4000, size_target=0.5).deadline
-        4000
+        3400
     """
 
     early_steps: int = 0
     late_steps: int = 0
     size_target: float | None = None
-    recovery: float = 0.25
+    recovery: float = 0.4
     truncate_every: int = 0
     gamma: float = 0.01
     beta: float = 1e-6
