@@ -122,10 +122,11 @@ def select(records: Records) -> list[Formats]:
             timed = df[(df["experiment"] == f"{experiment}_time") & (df["status"] == "ok")]
             # dense is timed beside every ratio
             timed = timed.sort_values("ratio", ascending=False, kind="stable")
+            own = frame.settings(kept.tail(1), PROBED)
+            timed = timed[frame.settings(timed, PROBED).isin(own)]
             lines = searched(kept, timed)
             probes = df[df["measure"] == "probe"]
             probes = probes[probes["data_hash"] == kept["data_hash"].iloc[-1]]
-            own = frame.settings(kept.tail(1), PROBED)
             of_model = frame.settings(probes, PROBED).isin(own)
             probed = frame.oldest_first(frame.newest(probes[of_model], ["cell_id"]))
             steps = timed[timed["cell_id"].isin(lines["cell_id"])]
