@@ -19,6 +19,9 @@ there are, three by default. Parts of the claims ledger are the third kind: ``<!
 
     {{ number("fig1-amd-epyc-2-threads", "time_over_dense", arm="comera", batch_size=1) }}      0.217896
     {{ numbers("fig1-amd-epyc-2-threads", "time_over_dense", arm="comera") | span(2) }}   0.21 to 0.23
+    {{ known("fig1-amd-epyc-2-threads", "time_over_dense", arm="grouped") }}   False, where nothing is on record
+
+``texts`` returns words in place of numbers.
 
 A name is that of a drawn CSV file, or of an experiment's CSV beside the records (``probe``, ``fig10_time``).
 """
@@ -120,9 +123,18 @@ def _claims(part: str, page: str) -> str:
 def _template(name: str, folders: Sequence[Path]) -> str:
     environment = templates(PLACES)
 
-    def numbers(csv: str, column: str, **where: object) -> list[float]:
+    def texts(csv: str, column: str, **where: object) -> list[str]:
         asked = Asked(csv, column, {key: str(value).split("|") for key, value in where.items()})
-        return [float(text) for text in _rows(asked, _read(csv, folders), asked.where)[column]]
+        return list(_rows(asked, _read(csv, folders), asked.where)[column])
+
+    def known(csv: str, column: str, **where: object) -> bool:
+        table = _read(csv, folders)
+        for key, value in where.items():
+            table = table[table[key].isin(str(value).split("|"))]
+        return bool((table[column] != "").any())
+
+    def numbers(csv: str, column: str, **where: object) -> list[float]:
+        return [float(text) for text in texts(csv, column, **where)]
 
     def number(csv: str, column: str, **where: object) -> float:
         found = numbers(csv, column, **where)
@@ -130,7 +142,7 @@ def _template(name: str, folders: Sequence[Path]) -> str:
             raise ValueError(f"{len(found)} rows of {csv} have {where}")
         return found[0]
 
-    environment.globals.update(numbers=numbers, number=number, holds=_holds)
+    environment.globals.update(numbers=numbers, number=number, texts=texts, known=known, holds=_holds)
     environment.filters.update(span=_span)
     template = environment.get_template(f"{name}.md.j2")
     return f"\n{template.render().strip()}\n"

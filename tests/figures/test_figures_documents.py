@@ -120,6 +120,8 @@ def test_the_command_writes_names_and_checks(folder, tmp_path, monkeypatch, caps
         ("{{ number('times', 'time', arm='dense', batch_size=8) | span(2) }}x", "2.5x"),
         ("{{ numbers('times', 'time', arm='dense') | span }}", "2.50 to 4.00"),
         ("{{ numbers('times', 'time', arm='dense|galore', kind='a') | span(1) }}", "3 to 8"),
+        ("{{ texts('times', 'kind', arm='galore') | join(', ') }}", "a, b"),
+        ("{{ known('times', 'time', arm='dense') }}, {{ known('times', 'time', arm='lora|none') }}", "True, False"),
         ("Always{{ holds(numbers('times', 'time', arm='dense'), above=2, below=5) }}", "Always"),
     ],
 )
