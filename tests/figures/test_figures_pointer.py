@@ -271,6 +271,25 @@ def test_a_rate_without_an_end_counts_among_those_tried(status):
     assert not found.loc["closed by saliency", "at_edge"]
 
 
+def test_the_time_of_another_model_is_not_that_of_dense():
+    records = [
+        one
+        for one in committed("formats", "pointer")
+        if one.arm == DENSE and one.experiment in ("pointer", "pointer_time") and has_two_blocks(one)
+    ]
+    timed = max((one for one in records if one.measure == "run"), key=lambda one: one.recorded_at)
+    cell = json.loads(timed.config_json)
+    cell["workload_settings"] |= {"layers": 1}
+    blocks = [{**block, "ms": [10 * ms for ms in block["ms"]]} for block in timed.samples["blocks"]]
+    samples = {**timed.samples, "blocks": blocks}
+    one_block = dataclasses.replace(
+        timed, config_json=json.dumps(cell), cell_id="one-block", ratio=None, samples=samples, recorded_at="2099"
+    )
+    found = table("formats", [*records, one_block], "arm")
+    assert found["training_s"].notna().any()
+    assert found.equals(table("formats", records, "arm"))
+
+
 def test_a_study_shows_each_arm_at_the_rate_that_ended_best():
     records = [one for one in committed("fig10_loss", "code_phases") if one.experiment == "code_phases"]
     dense = {learning_rate(one): one for one in records if one.arm == DENSE}
