@@ -26,8 +26,8 @@ def cross_entropy(found, wanted):
     return nn.functional.cross_entropy(found, wanted.argmax(-1))
 
 
-#: Losses of different kind and scale, with the rate of SGD before the scale.
-LOSSES = {squared_error: (1.0, 0.3), cross_entropy: (0.01, 0.3), absolute_error: (100.0, 0.3)}
+#: Losses of different kind, with their scale.
+LOSSES = {squared_error: 1.0, cross_entropy: 0.01, absolute_error: 100.0}
 
 
 def regression(seed, ranks=12):
@@ -36,11 +36,11 @@ def regression(seed, ranks=12):
     return comera.tensorize(net, {"*": comera.TT(ranks=ranks, init="orthogonal")})
 
 
-def optimizer_of(kind, model, sgd_rate=0.3):
+def optimizer_of(kind, model, scale=1.0):
     if kind == "muon":
         return comera.Muon(model, lr=0.03, lr_ranks=4e-3, lr_dense=4e-3)
     if kind == "sgd":
-        groups = comera.parameter_groups(model, lr_cores=sgd_rate, lr_ranks=sgd_rate, lr_dense=sgd_rate)
+        groups = comera.parameter_groups(model, lr_cores=0.3 / scale, lr_ranks=0.3 / scale, lr_dense=0.3 / scale)
         return torch.optim.SGD(groups, momentum=0.9, weight_decay=0.0)
     groups = comera.parameter_groups(model, lr_cores=4e-3, lr_ranks=4e-3, lr_dense=4e-3)
     return torch.optim.AdamW(groups, weight_decay=0.0)
@@ -72,9 +72,9 @@ def size_of(model):
 
 def run(kind, target, seed, variant, steps=240, loss_of=squared_error):
     """Return the loss, the core entries that are left and their share of the target."""
-    scale, rate = LOSSES[loss_of]
+    scale = LOSSES[loss_of]
     model = regression(seed)
-    optimizer = optimizer_of(kind, model, rate / scale)
+    optimizer = optimizer_of(kind, model, scale)
     full = size_of(model)
     plan = comera.RankPlan(
         free_steps=40, late_steps=steps - 40, size_target=target, recovery=0.4, variant=variant, of="start"
@@ -93,9 +93,9 @@ def cut_by_magnitude(kind, least, seed, loss_of, steps=240):
 
     The cut is the deepest, to a whole percent of ``least``, that keeps 98 % of it.
     """
-    scale, rate = LOSSES[loss_of]
+    scale = LOSSES[loss_of]
     model = regression(seed)
-    optimizer = optimizer_of(kind, model, rate / scale)
+    optimizer = optimizer_of(kind, model, scale)
 
     def cut(step):
         if step != 160:
@@ -109,7 +109,7 @@ def cut_by_magnitude(kind, least, seed, loss_of, steps=240):
         comera.truncate(model, optimizer)
 
     loss = train(model, optimizer, seed, steps, loss_of, scale, cut)
-    return loss, size_of(model)
+    return loss, comera.full_size(comera.tensorized_layers(model))
 
 
 CASES = [
