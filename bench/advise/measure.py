@@ -155,11 +155,12 @@ def _timed(
     if counter is None:
         return own, dense, None, None
     idle_w = idle_power(counter, torch.cuda.synchronize)
-    energies = (
-        energy_of(functools.partial(*steps[name]), times.step_ms / 1e3, idle_w, counter, torch.cuda.synchronize)
-        for name, times in zip(arms, (own, dense), strict=True)
-    )
-    return own, dense, *energies
+    energies = {}
+    for name, times in (("arm", own), ("dense", dense)):
+        step, batch = steps[name]
+        run = functools.partial(step, batch)
+        energies[name] = energy_of(run, times.step_ms / 1e3, idle_w, counter, torch.cuda.synchronize)
+    return own, dense, energies["arm"], energies["dense"]
 
 
 def _turn(step: TrainStep, batch: Batch, on_cuda: bool) -> Callable[[], tuple[float, float, float]]:
