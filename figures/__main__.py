@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench.errors import KILLED, ConfigError, packages_needed, unwritten
+from bench.errors import KILLED, TERMINAL, ConfigError, packages_needed, unwritten
 from bench.interrupts import end_early, interruptible
 
 if __name__ == "__main__":
@@ -49,17 +49,17 @@ class FiguresParser(argparse.ArgumentParser):
 
 
 def _epilog() -> str:
-    lines = ["figures and tables:"]
+    lines, wrapper = ["figures and tables:"], textwrap.TextWrapper(TERMINAL, subsequent_indent=" " * 23)
     for name, (artifact, *_) in by_name().items():
-        summary = textwrap.shorten(artifact.summary.partition(";")[0], 96, placeholder=" …")
-        lines.append(f"  {name:<20} {summary}")
+        lines.append(wrapper.fill(f"  {name:<20} {artifact.summary.partition(';')[0]}"))
     return (
         "\n".join(lines)
         + """
 
 Written for each: .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers). Also:
 python -m figures all, claims, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports
-modules of your own that register figures. An example: python -m figures fig1 --records results/reference"""
+modules of your own that register figures. An example:
+python -m figures fig1 --records results/reference"""
     )
 
 
@@ -68,11 +68,13 @@ COMMANDS = {
     "draw": """Draw a figure or table of the paper from records and print the same as a table, with a verdict
 on every published claim it touches. Nothing is measured here.""",
     "claims": """Print a line per claim published about the method: reproduced, partly, not reproduced, or not
-tested here. With --all, or the names of claims, also what decides it and why. Nothing is measured here.""",
+tested here. With --all, or the names of claims, also what decides it and why. Nothing is measured
+here.""",
     "explore": """Write one HTML file in which every record is a point: filters, axes, the Pareto front, and the
 command behind each point. Nothing is measured here, and the page loads nothing.""",
     "all": """Draw every figure and table there are records of, in parallel, and write them.
-Nothing is measured here. What the tests do: python -m figures all --check --records results/reference""",
+Nothing is measured here. What the tests do:
+python -m figures all --check --records results/reference""",
     "docs": "Fill the numbers and tables of README.md and docs/*.md from drawn files and records.",
 }
 

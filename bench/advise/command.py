@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import textwrap
 from collections.abc import Sequence
 
 import torch
@@ -15,14 +14,12 @@ from bench.advise.measure import measure
 from bench.advise.page import show
 from bench.advise.question import PRECISIONS, question_of
 from bench.advise.table import as_json, as_points, text
-from bench.commands.programs import progress, settings_parser
+from bench.commands.programs import progress, settings_parser, under_a_setting
 from bench.core.reading import known_models
 from bench.errors import Parser
 from bench.estimate.devices import DEVICES
 from bench.runner.preload import HEAVY, prepare_processes
 from bench.workloads.hugging_face import TASKS
-
-_INDENT = " " * 20  # of what a setting of the help is
 
 
 def main(words: Sequence[str]) -> None:
@@ -55,8 +52,7 @@ def main(words: Sequence[str]) -> None:
 
 def _parser(measures: bool) -> Parser:
     lists: dict[str, Sequence[str]] = {"devices": DEVICES, "precisions": PRECISIONS, "tasks": tuple(TASKS)}
-    for name, known in {"models": known_models(), "arms": ARMS}.items():
-        lists[name] = [textwrap.fill(f"({', '.join(known)})", 100, initial_indent=_INDENT, subsequent_indent=_INDENT)]
+    lists |= {"models": [under_a_setting(known_models())], "arms": [under_a_setting(ARMS)]}
     parser = settings_parser("advise", **lists)
     for flag in ("--memory", "--json") if measures else ("--parts", "--json", "--html"):
         parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)

@@ -5,11 +5,12 @@ import contextlib
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
-from bench.errors import CONF, Parser
+from bench.errors import CONF, TERMINAL, Parser
 from bench.interrupts import handled_elsewhere, on_interrupt
 
 
@@ -24,6 +25,12 @@ def settings_parser(command: str, **lists: Sequence[str]) -> Parser:
     )
     parser.add_argument("settings", metavar="key=value", nargs="*", help=argparse.SUPPRESS)
     return parser
+
+
+def under_a_setting(names: Sequence[str]) -> str:
+    """Return names in parentheses, in lines below what the help of a command says of a setting."""
+    indent = " " * 20
+    return textwrap.fill(f"({', '.join(names)})", TERMINAL, initial_indent=indent, subsequent_indent=indent)
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def test_the_list_has_a_line_with_a_purpose_for_everything_there_is(tmp_path):
 def test_the_help_of_a_command_fits_a_screen(tmp_path, command):
     lines = run_bench(tmp_path, *command.split(), "--help").output.splitlines()
     assert len(lines) <= 45
-    assert max(map(len, lines)) <= 125
+    assert max(map(len, lines)) <= TERMINAL
 
 
 def in_a_process(folder, *words, code="import bench.__main__; bench.__main__.main()"):

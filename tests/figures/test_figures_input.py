@@ -10,8 +10,9 @@ from made_up import epochs, failed, record, stages_of_accuracy, timed
 from pages import redrawn, refused
 
 from bench.core.record import SCHEMA_VERSION, Record, path_of, write
+from bench.errors import TERMINAL
 from figures import frame
-from figures.__main__ import main
+from figures.__main__ import COMMANDS, main
 from figures.registry import by_name
 
 Prepare = Callable[[Path], object]
@@ -177,6 +178,13 @@ def test_help_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert all(word in text for word in (*by_name(), "--records", "--out", "--experiment", "results/local"))
+
+
+@pytest.mark.parametrize("command", ["", "fig1", *(one for one in COMMANDS if one != "draw")])
+def test_the_help_of_a_command_fits_a_terminal(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= TERMINAL
 
 
 def test_folders_default_to_local_and_follow_the_records(

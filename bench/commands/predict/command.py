@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from bench.commands.predict.answer import answer_to
 from bench.commands.predict.step import question_of
-from bench.commands.programs import progress, settings_parser
+from bench.commands.programs import progress, settings_parser, under_a_setting
 from bench.core.reading import model_words
 from bench.errors import ConfigError, stop_with
 from bench.estimate.devices import DEVICES, GPUS, device_named
@@ -24,8 +24,8 @@ def main(words: Sequence[str]) -> None:
 
     Raises ConfigError: a wrong setting or plug-in.
     """
-    lists: dict[str, Sequence[str]] = {"methods": available(), "devices": DEVICES, "workloads": workloads()}
-    parser = settings_parser("predict", **lists)
+    lists: dict[str, Sequence[str]] = {"devices": DEVICES, "workloads": workloads()}
+    parser = settings_parser("predict", methods=[under_a_setting(available())], **lists)
     settings = parser.parse_args(words).settings
     if not settings:
         parser.print_help()
