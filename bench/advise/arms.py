@@ -53,7 +53,7 @@ class AdvisedArm:
     ratio: float | None = None  # how many times smaller its matrices are; None for arms that keep them
 
     def __str__(self) -> str:
-        return self.name if self.ratio is None else f"{self.name}, {self.ratio:g}x"
+        return self.name if self.ratio is None else f"{self.name}, 1/{self.ratio:g}"
 
     @property
     def parsed(self) -> Arm:
@@ -109,7 +109,7 @@ def arms_of(names: Sequence[str], ratios: Sequence[float]) -> list[AdvisedArm]:
     Raises ConfigError: an unknown arm, or one given twice.
 
     >>> [str(arm) for arm in arms_of(["dense+checkpoint", "btt"], [2, 4])]
-    ['dense+checkpoint', 'btt, 2x', 'btt, 4x']
+    ['dense+checkpoint', 'btt, 1/2', 'btt, 1/4']
     """
     arms: list[AdvisedArm] = []
     for name in names:

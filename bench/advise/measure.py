@@ -7,6 +7,7 @@ same conditions. On a GPU the energy of a step is counted as well. The peak of t
 """
 
 import functools
+import textwrap
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from bench.advise.moments import trace
 from bench.advise.question import Question
 from bench.commands.programs import aligned
 from bench.core.reading import model_words
-from bench.errors import ConfigError
+from bench.errors import TERMINAL, ConfigError
 from bench.estimate.devices import GPUS
 from bench.measures.allocator_peak import cpu_peak, cuda_peak, steps_of
 from bench.processes.process import each, first_line
@@ -189,18 +190,20 @@ def _turn(step: TrainStep, batch: Batch, on_cuda: bool) -> Callable[[], tuple[fl
 
 
 def as_text(question: Question, rows: list[MeasuredBlock], memory_alone: bool) -> str:
-    """Return what was measured as a table."""
-    headings = ["arm", "predicted MiB", "allocated MiB", "error"]
-    headings += [] if memory_alone else ["forward ms", "backward ms", "optimizer ms", "step ms", "over dense"]
-    headings += ["J a step", "over dense"] if any(row.energy for row in rows) else []
-    cells = [_cells(row) for row in rows if not row.left_out]
+    """Return what was measured as a table of memory and one of times."""
+    blocks = [row for row in rows if not row.left_out]
+    memory = [("arm", "predicted MiB", "allocated MiB", "error"), *map(_memory_cells, blocks)]
+    energy = ("J a step", "over dense") if any(row.energy for row in rows) else ()
+    times = [("arm", "forward", "backward", "optimizer", "step", "over dense", *energy), *map(_time_cells, blocks)]
     step = f"batch {question.batch_size:,}, {question.precision}, {question.kind}"
-    title = f"One block of {model_words(question.model)}, {step}"
+    title = textwrap.fill(f"One block of {model_words(question.model)}, {step}", TERMINAL)
     left_out = [f"{row.arm} is left out: {row.left_out}" for row in rows if row.left_out]
-    table = aligned([tuple(headings), *cells]) if cells else []
+    tables = [] if not blocks else aligned(memory)
+    if blocks and not memory_alone:
+        tables += ["", "Time of a step and its parts in ms, and of a step over dense's", "", *aligned(times)]
     noise = [_noise(row.times, row.dense) for row in rows if row.arm == "dense" and row.times and row.dense]
-    below = [*noise, *left_out]
-    return "\n".join([title, "", *table, "", *below, *([""] if below else [])])
+    below = [textwrap.fill(words, TERMINAL, subsequent_indent="  ") for words in (*noise, *left_out)]
+    return "\n".join([title, "", *tables, "", *below, *([""] if below else [])])
 
 
 def _noise(times: Times, dense: Times) -> str:
@@ -210,9 +213,13 @@ def _noise(times: Times, dense: Times) -> str:
     return f"Noise: dense over itself is {ratio:.2f}, so ratios from {1 - off:.2f} to {1 + off:.2f} show no difference."
 
 
-def _cells(row: MeasuredBlock) -> tuple[str, ...]:
+def _memory_cells(row: MeasuredBlock) -> tuple[str, ...]:
     sizes = (f"{size / 2**20:,.1f}" for size in (row.predicted, row.allocated))
-    cells = [row.arm, *sizes, f"{round(row.error, 4) + 0.0:+.2%}"]
+    return (row.arm, *sizes, f"{round(row.error, 4) + 0.0:+.2%}")
+
+
+def _time_cells(row: MeasuredBlock) -> tuple[str, ...]:
+    cells = [row.arm]
     if row.times and row.dense:
         times = row.times
         parts = (times.forward_ms, times.backward_ms, times.optimizer_ms, times.step_ms)

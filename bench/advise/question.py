@@ -59,7 +59,7 @@ def question_of(words: Sequence[str]) -> Question:
 
     >>> asked = question_of(["model=config.json", "ratio=4", "arms=dense,btt"])
     >>> asked.device, asked.precision, [str(arm) for arm in asked.arms]
-    ('h100', 'bf16', ['dense', 'btt, 4x'])
+    ('h100', 'bf16', ['dense', 'btt, 1/4'])
     """
     named = by_key(words)
     if unknown := [key for key in named if key not in DEFAULTS]:

@@ -100,10 +100,11 @@ def _notes(answer: Answer) -> list[str]:
             "AdamW. It is no forecast for your model."
         )
     of_kinds = {
-        Kind.STRUCTURED: "Structured arms: all linear layers of the blocks, so many times smaller; embeddings and "
-        "output layer stay dense. low_rank@size has the size of comera. dense:narrow and dense:small are dense models "
-        "with about as many parameters in all: of as many blocks with fewer columns everywhere, or of half or three "
-        "quarters of the blocks, in the shape whose loss is on record, else that of the lower predicted peak.",
+        Kind.STRUCTURED: "Structured arms: all linear layers of the blocks, at the share of their size that is named; "
+        "embeddings and output layer stay dense. low_rank@size has the size of comera. dense:narrow and dense:small "
+        "are dense models with about as many parameters in all: of as many blocks with fewer columns everywhere, or of "
+        "half or three quarters of the blocks, in the shape whose loss is on record, else that of the lower predicted "
+        "peak.",
         Kind.FINE_TUNING: "lora is for fine-tuning: its frozen weights must come from a trained model.",
     }
     kinds = {row.arm.kind for row in answer.rows}

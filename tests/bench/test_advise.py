@@ -185,14 +185,14 @@ WORSE, WORST = {"adamw": 0.05, "muon": 0.2}, {"adamw": 0.06, "muon": 0.3}
         ([row("dense", largest=4), row("dense+checkpoint", largest=8), row("dense:adamw8bit")], "dense:adamw8bit,"),
         ([row("dense", largest=4), row("dense+checkpoint", largest=8)], "dense+checkpoint in batches of 8"),
         ([row("dense", largest=0), row("muon", peak=2), row("apollo_mini", peak=1)], "apollo_mini in batches of 32"),
-        ([row("dense", largest=0), row("comera", 4, gap=WORST), row("btt", 4, gap=WORSE)], "btt, 4x in"),
-        ([row("dense", largest=0), row("comera", 4, gap=WORSE, peak=0), row("btt", 4, gap=WORSE)], "btt, 4x in"),
+        ([row("dense", largest=0), row("comera", 4, gap=WORST), row("btt", 4, gap=WORSE)], "btt, 1/4 in"),
+        ([row("dense", largest=0), row("comera", 4, gap=WORSE, peak=0), row("btt", 4, gap=WORSE)], "btt, 1/4 in"),
         ([row("dense"), row("comera", 4, gap={}, least_ms=1, peak=0)], "dense,"),  # no evidence
         ([row("dense"), row("comera", 10, gap=BELOW, least_ms=1)], "dense,"),  # measured at another ratio
         ([row("dense"), row("comera", 4, gap=LEVEL | {"muon": 0.2}, least_ms=1)], "dense,"),
         ([row("dense"), row("comera", 4, gap=LEVEL, least_ms=11)], "dense,"),  # it gains nothing
-        ([row("dense"), row("comera", 4, gap=LEVEL, least_ms=1)], "comera, 4x,"),
-        ([row("dense"), row("comera", 4, gap=LEVEL, least_ms=1), row("btt", 4, gap=LEVEL, least_ms=9)], "btt, 4x,"),
+        ([row("dense"), row("comera", 4, gap=LEVEL, least_ms=1)], "comera, 1/4,"),
+        ([row("dense"), row("comera", 4, gap=LEVEL, least_ms=1), row("btt", 4, gap=LEVEL, least_ms=9)], "btt, 1/4,"),
         ([row("dense", largest=0), row("lora")], None),
         ([row("dense", largest=0), row("comera", 4)], None),
     ],

@@ -8,8 +8,10 @@ from advised import saved
 from small_cells import run_bench
 
 from bench.advise.arms import AdvisedArm
+from bench.advise.energy import Energy
 from bench.advise.measure import WORDS, MeasuredBlock, Times, as_text, measured, one_block
 from bench.advise.question import question_of
+from bench.errors import TERMINAL
 
 _WIDE = {"hidden_size": 512, "intermediate_size": 1024}
 
@@ -49,6 +51,17 @@ def test_the_ratio_of_dense_to_itself_is_given_as_noise(tmp_path):
     assert "Noise: dense over itself is 1.09, so ratios from 0.91 to 1.09" in as_text(question, [dense, other], False)
     assert "Noise" not in as_text(question, [other], False)
     assert "Noise" not in as_text(question, [MeasuredBlock("dense", 1.0, 1.0)], True)
+
+
+def test_the_tables_fit_a_terminal(tmp_path):
+    question = asked(saved(tmp_path, "llama"))
+    times, energy = Times(12345.67, 23456.78, 3456.78), Energy(1.23e-4, 70.0, 2.1)
+    names = ("dense", "dense:adamw8bit+checkpoint", str(AdvisedArm("comera:lean_block+checkpoint", 2.5)))
+    rows = [MeasuredBlock(name, 2.0**38, 2.0**37, times, times, energy, energy) for name in names]
+    text = as_text(question, [*rows, MeasuredBlock("lora", left_out="no memory")], memory_alone=False)
+    assert max(map(len, text.splitlines())) <= TERMINAL
+    assert text.count("comera:lean_block+checkpoint, 1/2.5") == 2
+    assert "ms" not in as_text(question, rows, memory_alone=True).partition("Noise")[0]
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_the_tables_of_the_default_arms_fit_100_columns(name):
 
 def test_a_gap_that_no_record_has_is_not_recorded():
     printed = text(answer(row("dense", gap={"adamw": 0.0, "muon": 0.0}), row("grouped", 4))).splitlines()
-    [line] = [line for line in printed if line.startswith("grouped, 4x")]
+    [line] = [line for line in printed if line.startswith("grouped, 1/4")]
     assert line.endswith("not recorded")
 
 
@@ -205,4 +205,4 @@ def test_the_command_takes_a_name_and_prints_parts(tmp_path):
     assert lines[0].startswith("Take dense, because batch 2 fits and it is exact.")
     assert max(map(len, lines)) <= 100
     assert any(line.startswith("gpt2_small (gpt2, causal language model), 12 blocks") for line in lines)
-    assert any(line.startswith("dense:small, 4x: 9 blocks, width ") for line in lines)
+    assert any(line.startswith("dense:small, 1/4: 9 blocks, width ") for line in lines)
