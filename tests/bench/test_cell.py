@@ -11,6 +11,8 @@ import pytest
 from small_cells import a_cell
 
 from bench.core.cell import Cell
+from bench.core.identity import LATER
+from comera import protocol
 
 CHANGES = {
     "experiment": "another",
@@ -68,6 +70,10 @@ def test_a_cell_survives_json():
     cell = a_cell(method="low_rank", variant="linear", ratio=3.5)
     assert Cell.from_json(cell.to_json()) == cell
     assert Cell.from_json(json.dumps(json.loads(cell.to_json()), indent=2)).to_json() == cell.to_json()
+
+
+def test_later_settings_of_methods_and_of_the_bench_are_marked_alike():
+    assert protocol.LATER == LATER
 
 
 def test_numbers_that_are_none_have_no_identity():
