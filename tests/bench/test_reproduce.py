@@ -78,6 +78,22 @@ def test_a_note_of_a_target_comes_before_its_commands(monkeypatch, capfd):
     assert 0 <= printed.index(targets()["reproduce-fig1"].note) < printed.index("1 of 1")
 
 
+def test_a_target_writes_a_line_before_torch_is_imported_and_any_command_starts():
+    code = """if True:
+        import sys
+        from bench.__main__ import main
+        from bench.commands import reproduce
+        reproduce.status_of = lambda words: print("starts, torch" if "torch" in sys.modules else "starts", flush=True)
+        main()
+    """
+    command = [sys.executable, "-c", code, "reproduce", "reproduce-fig1"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    first, second, third, *_ = done.stdout.splitlines()
+    assert first == f"reproduce-fig1: {targets()['reproduce-fig1'].note}"
+    assert second.startswith("reproduce-fig1, 1 of ")
+    assert third == "starts"
+
+
 CHILD = """
 import pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
