@@ -190,20 +190,21 @@ def _turn(step: TrainStep, batch: Batch, on_cuda: bool) -> Callable[[], tuple[fl
 
 
 def as_text(question: Question, rows: list[MeasuredBlock], memory_alone: bool) -> str:
-    """Return what was measured as a table of memory and one of times."""
+    """Return what was measured as a table of memory, one of times, and where there is energy one of that."""
     blocks = [row for row in rows if not row.left_out]
-    memory = [("arm", "predicted MiB", "allocated MiB", "error"), *map(_memory_cells, blocks)]
-    energy = ("J a step", "over dense") if any(row.energy for row in rows) else ()
-    times = [("arm", "forward", "backward", "optimizer", "step", "over dense", *energy), *map(_time_cells, blocks)]
     step = f"batch {question.batch_size:,}, {question.precision}, {question.kind}"
     title = textwrap.fill(f"One block of {model_words(question.model)}, {step}", TERMINAL)
-    left_out = [f"{row.arm} is left out: {row.left_out}" for row in rows if row.left_out]
-    tables = [] if not blocks else aligned(memory)
-    if blocks and not memory_alone:
-        tables += ["", "Time of a step and its parts in ms, and of a step over dense's", "", *aligned(times)]
+    tables = {title: [("arm", "predicted MiB", "allocated MiB", "error"), *map(_memory_cells, blocks)]}
+    if not memory_alone:
+        headings = ("arm", "forward", "backward", "optimizer", "step", "over dense")
+        tables["Times in ms, and the step's over dense's"] = [headings, *map(_time_cells, blocks)]
+    if any(row.energy for row in blocks):
+        tables["Energy of a step"] = [("arm", "J", "over dense"), *map(_energy_cells, blocks)]
     noise = [_noise(row.times, row.dense) for row in rows if row.arm == "dense" and row.times and row.dense]
+    left_out = [f"{row.arm} is left out: {row.left_out}" for row in rows if row.left_out]
     below = [textwrap.fill(words, TERMINAL, subsequent_indent="  ") for words in (*noise, *left_out)]
-    return "\n".join([title, "", *tables, "", *below, *([""] if below else [])])
+    shown = [line for words, table in tables.items() for line in (words, "", *aligned(table), "")]
+    return "\n".join([*(shown if blocks else (title, "")), *below, *([""] if below else [])])
 
 
 def _noise(times: Times, dense: Times) -> str:
@@ -219,14 +220,17 @@ def _memory_cells(row: MeasuredBlock) -> tuple[str, ...]:
 
 
 def _time_cells(row: MeasuredBlock) -> tuple[str, ...]:
-    cells = [row.arm]
-    if row.times and row.dense:
-        times = row.times
-        parts = (times.forward_ms, times.backward_ms, times.optimizer_ms, times.step_ms)
-        cells += [*(f"{part:,.2f}" for part in parts), f"{times.step_ms / row.dense.step_ms:.2f}"]
-    if row.energy and row.dense_energy:
-        cells += [f"{row.energy.energy_j:.3g}", f"{row.energy.energy_j / row.dense_energy.energy_j:.2f}"]
-    return tuple(cells)
+    if row.times is None or row.dense is None:
+        return (row.arm, *("-",) * 5)
+    times = row.times
+    parts = (times.forward_ms, times.backward_ms, times.optimizer_ms, times.step_ms)
+    return (row.arm, *(f"{part:,.2f}" for part in parts), f"{times.step_ms / row.dense.step_ms:.2f}")
+
+
+def _energy_cells(row: MeasuredBlock) -> tuple[str, ...]:
+    if row.energy is None or row.dense_energy is None:
+        return (row.arm, "-", "-")
+    return (row.arm, f"{row.energy.energy_j:.3g}", f"{row.energy.energy_j / row.dense_energy.energy_j:.2f}")
 
 
 def as_json(rows: list[MeasuredBlock]) -> list[dict[str, Any]]:

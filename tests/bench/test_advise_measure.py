@@ -60,7 +60,7 @@ def test_the_tables_fit_a_terminal(tmp_path):
     rows = [MeasuredBlock(name, 2.0**38, 2.0**37, times, times, energy, energy) for name in names]
     text = as_text(question, [*rows, MeasuredBlock("lora", left_out="no memory")], memory_alone=False)
     assert max(map(len, text.splitlines())) <= TERMINAL
-    assert text.count("comera:lean_block+checkpoint, 1/2.5") == 2
+    assert text.count("comera:lean_block+checkpoint, 1/2.5") == 3
     assert "ms" not in as_text(question, rows, memory_alone=True).partition("Noise")[0]
 
 
