@@ -149,7 +149,7 @@ def kill(process: psutil.Popen, whole_group: bool) -> None:
         workers = process.children(recursive=True)
         os.killpg(process.pid, signal.SIGKILL) if whole_group else process.kill()
         process.wait()
-        _, alive = psutil.wait_procs(workers, timeout=30)
+        _, alive = psutil.wait_procs(workers, timeout=300)  # one that is still importing ends late on a busy machine
         for worker in filter(is_running, alive):
             raise AssertionError(f"left behind: {worker}")
 
