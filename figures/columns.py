@@ -114,8 +114,8 @@ FORMATS: Mapping[str, Format] = {
     "cuda_workspaces_over_*": Format("CUDA with workspaces / *", suffix="x"),
     "reserved_mib": Format("reserved MiB", digits=4),
     # searches of rates
-    "ratio": Format("ratio", suffix="x"),
-    "matrices_ratio": Format("matrices", digits=2, suffix="x"),
+    "ratio": Format("times smaller"),
+    "matrices_ratio": Format("matrices, times smaller", digits=2),
     "train_steps": Format("steps", digits=0),
     "test_loss": Format("loss", digits=4),
     "less_*": Format("less *"),
@@ -157,9 +157,9 @@ FORMATS: Mapping[str, Format] = {
     # trainings
     "epoch": Format("epoch", decimals=2),
     "stored_mib": Format("total, MiB", bare=True, status="status"),
-    "total_ratio": Format("total ratio", suffix="x", bare=True),
+    "total_ratio": Format("total, times smaller", bare=True),
     "tensorized_mib": Format("layers, MiB", bare=True),
-    "tensorized_ratio": Format("layers ratio", suffix="x", bare=True),
+    "tensorized_ratio": Format("layers, times smaller", bare=True),
     "size_fraction": Format("S"),
     "size_target": Format("S0"),
     "size_met": Format("S <= S0"),

@@ -194,7 +194,7 @@ _SETTINGS = (
     *("1.5 times smaller", "20 times smaller", "4 times smaller", "8 times smaller", "8 and 16 times smaller"),
     *("1.15 times",),
     *("24 GiB", "10 Mbit/s", "100 Mbit/s", "0.02 nats", "interval of 95 %", "within 10 % of"),
-    *("43x to 361x", "9 times less memory than GaLore?"),
+    *("43 to 361 times smaller", "9 times less memory than GaLore?"),
 )
 _UNIT = r"(?:th\b|x\b| ?%| (?:times|ms|s|[KMG]iB|nats|points|[MG]bit/s)\b)"
 

@@ -232,7 +232,7 @@ def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
     smaller, *_ = comparisons(page)
     found = page.lines.join(smaller[["beside", "apart", "sure"]], how="inner")
     found = found.assign(
-        name=[f"{one.arm} {one.ratio:g}x" for one in frame.each(found)],
+        name=[f"{one.arm} 1/{one.ratio:g}" for one in frame.each(found)],
         side=found["apart"].gt(0).map({True: "above", False: "below"}).where(found["sure"]),
     )
     by_optimizer = {OPTIMIZERS[str(name)]: some for name, some in found.groupby("optimizer", sort=False)}

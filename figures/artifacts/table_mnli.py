@@ -38,12 +38,12 @@ def shown(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         for behind, heading, quantity in (
             (metric.heading, "paper, MNLI: %", "acc"),
             ("total, MiB", "paper: MiB", "size"),
-            ("total ratio", "paper: total", "ratio"),
-            ("layers ratio", "paper: layers", "layers"),
+            ("total, times smaller", "paper: total", "ratio"),
+            ("layers, times smaller", "paper: layers", "layers"),
         ):
             found = [claims.get(f"{CLAIMED.get(slot)}-{quantity}") for slot in study.slots]
             published = [
-                f"{one.published.removesuffix('%').removesuffix(' MiB')}{'?' * one.unconfirmed}" if one else NOT_ASKED
+                f"{one.published.rstrip('%x').removesuffix(' MiB')}{'?' * one.unconfirmed}" if one else NOT_ASKED
                 for one in found
             ]
             text.insert(list(text).index(behind) + 1, heading, published)

@@ -39,7 +39,7 @@ AXES: dict[str, Axis] = {
     "parameters": Axis("trained parameters", "", "Fewest trained parameters"),
     "stored_mib": Axis("size of the stored model", "MiB", "Smallest stored model"),
     "flops_per_step": Axis("FLOPs of a step's products", "", "Fewest FLOPs"),
-    "ratio": Axis("requested compression", "x", "", less=False),
+    "ratio": Axis("times smaller, as requested", "", "", less=False),
 }
 
 #: Columns that filter points, with their labels.

@@ -72,7 +72,7 @@ class TrainingSlot:
     def name(self, depth: int) -> str:
         """Return the name on a page whose longest runs have so many stages."""
         is_part = len(self.stages) < depth
-        arm = self.arm if self.ratio is None else f"{self.arm} {self.ratio:g}x"
+        arm = self.arm if self.ratio is None else f"{self.arm} 1/{self.ratio:g}"
         if self.has_target or (is_part and Arm.parse(self.arm).method == COMERA):
             return f"{arm}, {self.goal}"
         return f"{arm}, {self.stage} stage alone" if is_part else arm

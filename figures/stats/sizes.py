@@ -22,14 +22,14 @@ class Reach(NamedTuple):
     """A method's compression ratios go at most to this one, or begin at it.
 
     >>> str(Reach("most", 145.07))
-    'at most 145x'
+    'at most 145 times smaller'
     """
 
     side: str  # "most" or "least"
     ratio: float
 
     def __str__(self) -> str:
-        return f"at {self.side} {self.ratio:.3g}x"
+        return f"at {self.side} {self.ratio:.3g} times smaller"
 
 
 def reach_of(*samples: Any) -> Reach | None:

@@ -127,10 +127,10 @@ def test_what_no_arm_was_to_run_has_no_line() -> None:
     dense = [other_run("dense", [2.0, 1.5], LOSS, seed=seed) for seed in (0, 1)]
     ours = [other_run("comera", [2.0], LOSS, ratio=2.0)]
     ours += [other_run("comera", [2.0, 1.7], LOSS, target=0.5, ratio=2.0, seed=seed) for seed in (0, 1)]
-    names = ["comera 2x, warm-up", "comera 2x, main 0.5"]
+    names = ["comera 1/2, warm-up", "comera 1/2, main 0.5"]
     for records, expected in ((dense + ours, ["dense", *names]), (ours, names), (dense, ["dense"])):
         assert list(page("table_mnli", records).table["run"]) == expected
-    assert "comera 2x, warm-up, seed 1: not recorded." in page("table_mnli", dense + ours).notes
+    assert "comera 1/2, warm-up, seed 1: not recorded." in page("table_mnli", dense + ours).notes
 
 
 def test_the_picture_of_fig6_has_the_numbers_of_its_table() -> None:

@@ -32,7 +32,7 @@ function label(axis) {
 
 function withUnit(axis, value) {
   const { unit } = data.axes[axis];
-  return unit === "x" ? `${words(value)}x` : `${words(value)} ${unit}`.trim();
+  return `${words(value)} ${unit}`.trim();
 }
 
 // The bounds of a time of a step; other values have none.
