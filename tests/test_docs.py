@@ -207,7 +207,7 @@ def measured_numbers(text: str) -> list[str]:
 
 
 def test_no_format_ends_surely_below_a_dense_model_of_its_size_as_the_readme_says() -> None:
-    assert "no format here ends surely lower" in text_of("README.md")
+    assert "no other way to store its matrices ends surely lower here" in text_of("README.md")
     pages = [
         path.read_text(encoding="utf-8") for path in (ROOT / "figures" / "rendered" / "reference").glob("formats-*.md")
     ]

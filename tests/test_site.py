@@ -95,6 +95,7 @@ def test_a_page_is_called_in_the_menu_by_its_heading(site) -> None:
         page = (site / target).read_text(encoding="utf-8")
         assert re.search(r"<h1[^>]*>(.*?)<a", page, re.S)[1].strip() == name, target
     assert (site / "explorer.html").stat().st_size > 1_000_000
+    assert home.index("<img") < home.index('<a href="explorer.html">') < home.index("<table")
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ PATTERNS = (
 )
 UNKNOWN = "docs/results.html#what-speaks-against-comera-and-what-has-not-been-tested"
 INDEX = "figures/rendered/reference/index.md"
-EXPLORER = "explorer.html"
+EXPLORER, EXPLORED = "explorer.html", "docs/measuring.md#the-explorer"
 
 _ROLE = re.compile(r":(?:func|class|meth|attr|mod|data):(?=<code|`)")
 
@@ -65,6 +65,11 @@ def on_nav(nav: Navigation, **_: object) -> Navigation:
     nav.items.insert(places.index("docs/results.md") + 1, Link("What is not known", UNKNOWN))
     nav.items.insert(places.index("docs/results.md") + 1, Link("Explorer of the records", EXPLORER))
     return nav
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Lead the first page's link to the explorer to the page itself, which the repository does not hold."""
+    return markdown.replace(EXPLORED, EXPLORER, 1) if page.file.src_uri == "README.md" else markdown
 
 
 def on_page_content(html: str, **_: object) -> str:
