@@ -84,8 +84,8 @@ def tt_feed_forward(
         x: (…, N), any leading dimensions.
         first, second: the layers, (N, H) and (H, M). Forward hooks of theirs do not run.
         activation: ``"gelu"``, ``"gelu_tanh"``, ``"relu"`` or ``"silu"``.
-        tokens_per_tile: tokens whose hidden features are formed at a time; None for as many as fit a CPU's cache, 64 MiB
-            of them on CUDA, or for the kernels of a GPU.
+        tokens_per_tile: tokens whose hidden features are formed at a time; None for as many as fit a CPU's cache, for
+            64 MiB of them on CUDA, or for the kernels of a GPU.
         fused: ``"kernels"`` takes the kernels wherever they can run, ``"torch"`` nowhere; ``"auto"`` times both at the
             first call with a shape on a device and takes the faster. Within the capture of a CUDA graph nothing is
             timed: there 16-bit products take the kernels, and FP32 products take torch's.
