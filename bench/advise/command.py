@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> None:
 
 def _parser(measures: bool) -> Parser:
     lists: dict[str, Sequence[str]] = {"devices": DEVICES, "precisions": PRECISIONS, "tasks": tuple(TASKS)}
-    lists |= {"models": [under_a_setting(known_models())], "arms": [under_a_setting(ARMS)]}
+    lists |= {"models": [under_a_setting(list(known_models()))], "arms": [under_a_setting(ARMS)]}
     parser = settings_parser("advise", **lists)
     for flag in ("--memory", "--json") if measures else ("--parts", "--json", "--html"):
         parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)

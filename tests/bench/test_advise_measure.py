@@ -8,10 +8,10 @@ from advised import saved
 from small_cells import run_bench
 
 from bench.advise.arms import AdvisedArm
-from bench.advise.energy import Energy
 from bench.advise.measure import WORDS, MeasuredBlock, Times, as_text, measured, one_block
 from bench.advise.question import question_of
 from bench.errors import TERMINAL
+from bench.step.energy import Energy
 
 _WIDE = {"hidden_size": 512, "intermediate_size": 1024}
 
