@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -151,9 +152,20 @@ def table(page: Formats) -> pd.DataFrame:
     ``p_smaller_dense`` is the chance of so great a difference to the smaller dense model of its size.
     """
     rates = page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried))
-    lines = page.lines.assign(device=page.device, experiment=page.experiment, rates=rates)
+    lines = page.lines.assign(device=page.device, experiment=page.experiment, rates=rates, probe_loss=bars(page))
     lines = lines.assign(matrices_ratio=matrices_ratio(page), p_smaller_dense=beside_smaller(page.lines)["p"])
-    columns = ["device", "experiment", "optimizer", "ratio", "matrices_ratio", "arm", "parameters", *LOSS, "seeds"]
+    columns = [
+        "device",
+        "experiment",
+        "optimizer",
+        "ratio",
+        "matrices_ratio",
+        "arm",
+        "parameters",
+        *LOSS,
+        "probe_loss",
+        "seeds",
+    ]
     steps = [f"step_over_dense{end}" for end in ("", "_low", "_high", "_bounds")]
     columns += ["p_smaller_dense", *(name for name in steps if name in lines)]
     return lines[[*columns, "training_s", "peak_memory_predicted_mib", "lr", "at_edge", "rates", "remarks"]]
@@ -194,6 +206,25 @@ def beside_probes(page: Formats) -> pd.DataFrame:
     return against(page.lines, pd.concat([known.assign(optimizer=name) for name in OPTIMIZERS]), ["optimizer"])
 
 
+def bars(page: Formats) -> pd.Series:
+    """Return the loss that each arm must end below: of the n-gram model of its size, else of the best simple model."""
+    own = page.lines["test_loss"] - beside_probes(page)["apart"]
+    return own.fillna(page.probes["test_loss"].min()).reindex(page.lines.index)
+
+
+def proves(page: Formats, comparison: pd.DataFrame) -> pd.Series:
+    """Return which differences of a comparison (:func:`against`) prove something.
+
+    The side whose worst seed is lower ends below its simple model with every seed; without one, all differences count.
+    """
+    lines = page.lines.assign(bar=bars(page).fillna(math.inf))
+    side, rival = (
+        lines.loc[of, ["test_loss_high", "bar"]].to_numpy() for of in (comparison.index, comparison["rival"])
+    )
+    better = np.where(side[:, :1] <= rival[:, :1], side, rival)
+    return pd.Series(better[:, 0] < better[:, 1], comparison.index)
+
+
 def comparisons(page: Formats) -> list[pd.DataFrame]:
     """Return how arms are apart from the smaller dense model, from dense training and from the probe of their size."""
     lines = page.lines
@@ -227,25 +258,34 @@ def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
 def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
     """Return by optimizer which formats have all seeds above their smaller dense rival's, all below, or neither.
 
-    And by optimizer and side those that are surely there.
+    And by optimizer and side those that are surely there. Differences that prove nothing are counted as ``void``;
+    ``unproven`` are the arms that do not end below their simple model with every seed.
     """
     smaller, *_ = comparisons(page)
-    found = page.lines.join(smaller[["beside", "apart", "sure"]], how="inner")
+    counted = proves(page, smaller)
+    found = page.lines.join(smaller[["apart", "sure"]], how="inner")
     found = found.assign(
-        name=[f"{one.arm} 1/{one.ratio:g}" for one in frame.each(found)],
-        side=found["apart"].gt(0).map({True: "above", False: "below"}).where(found["sure"]),
+        name=[_sized(one) for one in frame.each(found)],
+        beside=smaller["beside"].where(counted, "void"),
+        side=found["apart"].gt(0).map({True: "above", False: "below"}).where(found["sure"] & counted),
     )
+    above = page.lines[page.lines["test_loss_high"] >= bars(page)]
     by_optimizer = {OPTIMIZERS[str(name)]: some for name, some in found.groupby("optimizer", sort=False)}
     return {
         "against": {name: by_standing(some["name"], some["beside"]) for name, some in by_optimizer.items()},
         "surely": {name: by_standing(some["name"], some["side"]) for name, some in by_optimizer.items()},
+        "unproven": [f"{_sized(one)} ({OPTIMIZERS[one.optimizer]})" for one in frame.each(above)],
         **facts_of(page, table),
     }
 
 
+def _sized(line: Any) -> str:
+    return line.arm if math.isnan(line.ratio) else f"{line.arm} 1/{line.ratio:g}"
+
+
 def by_standing(names: pd.Series, beside: pd.Series) -> dict[str, list[str]]:
     """Return the names of searches by how their losses stand beside their rivals'."""
-    return {where: list(names[beside == where]) for where in ("above", "mixed", "below")}
+    return {where: list(names[beside == where]) for where in ("above", "mixed", "below", "void")}
 
 
 def facts_of(page: frame.Page, table: pd.DataFrame) -> dict[str, Any]:

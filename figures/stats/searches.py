@@ -153,10 +153,10 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
         same_size: whether the parameters are too, within 2 %.
 
     Returns:
-        ``apart``, the difference; ``beside``: ``below`` or ``above`` where all seeds of one are, three or more a side,
-        else ``mixed``; ``seeds``; ``p``, the probability of so great a difference by chance, of :func:`chance`, and
-        ``least_p``, the least that so many seeds can give. :func:`with_sure` says which are sure, :func:`worded` puts
-        them in words.
+        ``apart``, the difference; ``rival``, the label of the rival's line; ``beside``: ``below`` or ``above`` where
+        all seeds of one are, three or more a side, else ``mixed``; ``seeds``; ``p``, the probability of so great a
+        difference by chance, of :func:`chance`, and ``least_p``, the least that so many seeds can give.
+        :func:`with_sure` says which are sure, :func:`worded` puts them in words.
     """
     pairs = lines.reset_index().merge(rivals.reset_index(), on=on, suffixes=("", "_rival"))
     sizes = (pairs["parameters"] / pairs["parameters_rival"]).astype(float)
@@ -171,6 +171,7 @@ def against(lines: pd.DataFrame, rivals: pd.DataFrame, on: list[str], same_size:
     counts = [(len(one.losses), len(one.losses_rival)) for one in frame.each(pairs)]
     found = {
         "apart": pairs["test_loss"] - pairs["test_loss_rival"],
+        "rival": pairs["index_rival"],
         "beside": np.select([below, above], ["below", "above"], "mixed"),
         "seeds": pairs["seeds"],
         "p": [

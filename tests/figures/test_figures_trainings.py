@@ -30,7 +30,8 @@ from comera.contraction import candidates, plan_contraction
 from comera.modes import balanced_modes
 from comera.tensor_train import TTShape
 from figures import frame
-from figures.artifacts.formats import Formats, beside_probes, beside_smaller, matrices_ratio, select
+from figures.artifacts import formats
+from figures.artifacts.formats import Formats, bars, beside_probes, beside_smaller, matrices_ratio, select
 from figures.frame import each as frame_each
 from figures.stats.curves import metric_of
 from figures.stats.searches import against, are_sure, with_sure, worded
@@ -198,8 +199,8 @@ def test_matrices_are_counted_apart_from_the_whole_model() -> None:
     for line in frame_each(narrow):
         exact = matrices(dense) / matrices(dense.narrowed(line.parameters))
         assert line.matrices_ratio == pytest.approx(exact, rel=0.01)
-    formats = lines[~lines["arm"].str.startswith("dense")]
-    assert (formats["matrices_ratio"].round() == formats["ratio"].map({2.7: 4, 3.77: 8})).all()
+    tensorized = lines[~lines["arm"].str.startswith("dense")]
+    assert (tensorized["matrices_ratio"].round() == tensorized["ratio"].map({2.7: 4, 3.77: 8})).all()
 
 
 def with_loss(name: str, changed: Any, loss: Any) -> Any:
@@ -305,6 +306,29 @@ def test_an_arm_is_beside_the_probe_of_its_own_size_and_apart_where_all_its_seed
     narrow = before[own_size & (before["arm"] == "dense:narrow") & (before["optimizer"] == "adamw")]
     between = moved(narrow["test_loss_low"].item() + 1e-6)
     assert between.loc[narrow.index, "beside"].item() == "mixed"
+
+
+def test_a_difference_is_counted_where_its_better_side_ends_below_its_simple_model() -> None:
+    def moved(loss: float) -> tuple[Formats, dict[str, Any]]:
+        """Give all limited n-grams this loss."""
+
+        def change(one: Record) -> dict[str, Any]:
+            if one.config["workload_settings"].get("probe_numbers") is None or one.measure != "probe":
+                return {}
+            limited = {"equal-size n-gram model": {"metrics": {"test_loss": loss}}}
+            return {"samples": {**one.samples, "probes": {**one.samples["probes"], **limited}}}
+
+        (own,) = pages_of_tiny(change)
+        return own, formats.about(own, formats.table(own))
+
+    (page_high, high), (page_low, low) = moved(9.0), moved(0.5)
+    assert high["unproven"] == []
+    assert len(low["unproven"]) == len(page_low.lines) == len(page_high.lines)
+    assert set(bars(page_low)) == {0.5}
+    for optimizer, sides in high["against"].items():
+        assert not sides["void"]
+        assert len(low["against"][optimizer]["void"]) == sum(map(len, sides.values()))
+        assert low["surely"][optimizer] == {"above": [], "mixed": [], "below": [], "void": []}
 
 
 def test_a_step_is_over_that_of_dense_in_the_same_job() -> None:
