@@ -142,7 +142,7 @@ def _template(name: str, folders: Sequence[Path]) -> str:
             raise ValueError(f"{len(found)} rows of {csv} have {where}")
         return found[0]
 
-    environment.globals.update(numbers=numbers, number=number, texts=texts, known=known, holds=_holds)
+    environment.globals.update(numbers=numbers, number=number, texts=texts, known=known, holds=_holds, refuse=_refuse)
     environment.filters.update(span=_span)
     template = environment.get_template(f"{name}.md.j2")
     return f"\n{template.render().strip()}\n"
@@ -157,6 +157,11 @@ def _holds(values: Sequence[float], below: float = math.inf, above: float = -mat
     if wrong:
         raise ValueError(f"a sentence says of {len(values)} values what does not hold of {wrong[0]:g}")
     return ""
+
+
+def _refuse(why: str) -> str:
+    """Raise ValueError, for a sentence that a template must not write."""
+    raise ValueError(why)
 
 
 def _read(name: str, folders: Sequence[Path]) -> pd.DataFrame:

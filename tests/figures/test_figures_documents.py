@@ -1,9 +1,15 @@
 """Places in Markdown files: filled from drawn files, idempotent, and refused in one sentence where they cannot be."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import figures.documents
 from figures.__main__ import main
-from figures.documents import DocumentError, filled
+from figures.documents import PLACES, DocumentError, filled
+
+ROOT = Path(__file__).resolve().parents[2]
 
 CSV = """arm,batch_size,kind,time,time_low,time_high
 dense,1,a,4,3,5
@@ -147,3 +153,54 @@ def test_a_template_that_cannot_be_filled_is_one_error(template, folder, monkeyp
     monkeypatch.setattr("figures.documents.PLACES", folder)
     with pytest.raises(DocumentError, match="template words"):
         content("template words", folder)
+
+
+LOSSES = """arm,test_loss,test_loss_low,test_loss_high,probe_loss
+low,1.0,0.9,1.1,1.2
+middle,1.5,1.4,1.6,1.2
+high,1.9,1.8,2.0,1.2
+"""
+
+
+def stands(template, folder, monkeypatch):
+    (folder / "losses.csv").write_text(LOSSES)
+    (folder / "standing.md.j2").write_text((PLACES / "standing.md.j2").read_text())
+    (folder / "words.md.j2").write_text('{%- import "standing.md.j2" as standing with context -%}' + template)
+    monkeypatch.setattr("figures.documents.PLACES", folder)
+    return content("template words", folder).strip()
+
+
+def test_a_pair_counts_where_its_better_side_ends_below_its_simple_model(folder, monkeypatch):
+    pairs = [("low", "middle"), ("middle", "low"), ("middle", "high")]
+    written = ", ".join(f'("losses", dict(arm="{one}"), dict(arm="{other}"))' for one, other in pairs)
+    assert stands("{{ standing.lower([" + written + "]) }}", folder, monkeypatch) == "1 of 2"
+    line = '{{ standing.of("losses", dict(arm="ARM"), dict(arm="high")) }}'
+    assert stands(line.replace("ARM", "low"), folder, monkeypatch) == "lower with every seed"
+    with pytest.raises(DocumentError, match="proves nothing"):
+        stands(line.replace("ARM", "middle"), folder, monkeypatch)
+
+
+def bed_of(csv):
+    """The experiment whose numbers a drawn file has; two pages have those of pointer labels."""
+    name, *_, place = csv.split("-")
+    return {"formats": f"formats_{place}", "pointer_stages": "formats_pointer"}.get(name, name)
+
+
+def test_a_row_of_the_first_page_has_numbers_of_one_bed(tmp_path, monkeypatch):
+    """So that time, memory and quality in a row are of one model."""
+    folder, read, seen = ROOT / "figures" / "rendered" / "reference", figures.documents._read, set()
+    monkeypatch.setattr("figures.documents.PLACES", tmp_path)
+    monkeypatch.setattr("figures.documents._read", lambda name, folders: seen.add(bed_of(name)) or read(name, folders))
+
+    def beds(template):
+        (tmp_path / "row.md.j2").write_text(template)
+        seen.clear()
+        filled("<!-- template row -->old<!-- /template -->", [folder], lambda: LEDGER)
+        return set(seen)
+
+    lines = (PLACES / "first_page.md.j2").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    head, rows = "\n".join(lines[:first]), lines[first + 2 :]
+    assert [len(beds(f"{head}\n{row}")) for row in rows] == [1] * 5
+    mixed = rows[0] + re.sub(r"^\| [^|]*", "", rows[2])  # time of one model, loss of another
+    assert len(beds(f"{head}\n{mixed}")) == 2
