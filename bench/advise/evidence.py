@@ -6,6 +6,9 @@ the mean over seeds on the test data. An arm with several starts is given its be
 smaller there; an arm is given the gap at the nearer of the two, and its range over the beds. A dense model of the
 formats' size is given that of the bed's model of that size, made smaller in the same way. Block tensor trains of a
 given rank are another arm than those of the fewest blocks.
+
+A gap counts under an optimizer with which dense training itself ends below the n-gram model of its size, with every
+seed: what has learned no more than an n-gram tells nothing of what a smaller model loses.
 """
 
 import functools
@@ -23,6 +26,7 @@ from bench.core.record import Record, read_all
 #: Where the records are, and the experiments with the evidence.
 RECORDS = Path(__file__).resolve().parents[2] / "results" / "reference"
 EXPERIMENTS = ("formats_tiny", "formats_small")
+PROBES = "probe_text"
 
 #: The optimizers under which gaps were measured, as the table calls them.
 OPTIMIZERS: Mapping[str, str] = {"adamw": "AdamW", "muon": "Muon"}
@@ -67,6 +71,11 @@ class Evidence:
         """Name the beds."""
         return " and ".join(bed.words for bed in self.beds)
 
+    @property
+    def optimizers(self) -> set[str]:
+        """Return the optimizers under which a gap counts on a bed."""
+        return {optimizer for bed in self.beds for gaps in bed.gaps.values() for _, optimizer in gaps}
+
     def nearest(self, ratio: float) -> float:
         """Return the measured ratio that is nearest to one that is asked for, on the bed where it is farthest."""
         return max((bed.nearest(ratio) for bed in self.beds), key=lambda measured: abs(math.log(measured / ratio)))
@@ -107,19 +116,25 @@ def _bed(root: Path, experiment: str) -> LossBed | None:
     dense = {name: loss for name in OPTIMIZERS if (loss := losses.get((None, "dense", "", name))) is not None}
     if len(dense) < len(OPTIMIZERS):
         return None
+    n_gram = _n_gram(root, next(record for record in records if record.ratio is None))
+    learned = {name for name, loss in dense.items() if max(loss) < n_gram}
     gaps: dict[float, dict[tuple[str, str], float]] = defaultdict(dict)
     for (ratio, name, _, optimizer), loss in losses.items():
         if ratio is not None:
-            gap = loss - dense[optimizer]
+            gap = fmean(loss) - fmean(dense[optimizer])
             gaps[ratio][name, optimizer] = min(gap, gaps[ratio].get((name, optimizer), math.inf))
-    whole = {ratio: some for ratio, some in gaps.items() if {name for _, name in some} == {*OPTIMIZERS}}
-    if not whole:
+    whole = {
+        ratio: {key: gap for key, gap in some.items() if key[1] in learned}
+        for ratio, some in gaps.items()
+        if {name for _, name in some} == {*OPTIMIZERS}
+    }
+    if not whole or not learned:
         return None
     by_matrices = {_matrices_ratio(records, ratio): some for ratio, some in sorted(whole.items())}
     bed = records[0].config
     settings, steps = bed["workload_settings"], bed["training"]["stages"][-1]["steps"]
     words = f"a {settings['blocks']}-block GPT of width {settings['width']} ({steps:,} steps)"
-    return LossBed(words, by_matrices, dense["muon"] - dense["adamw"])
+    return LossBed(words, by_matrices, fmean(dense["muon"]) - fmean(dense["adamw"]))
 
 
 def _by_arm(records: list[Record]) -> dict[tuple[float | None, str, str, str], dict[float, list[Record]]]:
@@ -143,11 +158,21 @@ def _arm(record: Record) -> tuple[str, str]:
     return f"dense:{variant}" if settings.get("depth") is None else f"dense:{variant} depth {settings['depth']:.3g}", ""
 
 
-def _chosen(rates: Mapping[float, list[Record]]) -> float:
-    """Mean test loss over the seeds of the rate whose first seed has the lowest validation loss."""
+def _n_gram(root: Path, dense: Record) -> float:
+    """Return the loss of the n-gram model of dense's size on a bed's data; minus infinity where none is recorded."""
+    settings = {**dense.config["workload_settings"], "probe_numbers": dense.parameters}
+    for record in read_all(root, PROBES):
+        own = record.config["workload_settings"]
+        if record.data_hash == dense.data_hash and own == {**settings, "probe_tokens": own["probe_tokens"]}:
+            return record.samples["probes"]["equal-size n-gram model"]["metrics"]["test_loss"]
+    return -math.inf
+
+
+def _chosen(rates: Mapping[float, list[Record]]) -> list[float]:
+    """Return the test losses of the seeds of the rate whose first seed has the lowest validation loss."""
     first = {rate: min(some, key=lambda record: record.seed) for rate, some in rates.items()}
     best = min(rates, key=lambda rate: first[rate].metrics["loss"])
-    return fmean(record.metrics["test_loss"] for record in rates[best])
+    return [record.metrics["test_loss"] for record in rates[best]]
 
 
 def _matrices_ratio(records: list[Record], ratio: float) -> float:

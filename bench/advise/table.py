@@ -93,12 +93,15 @@ def _notes(answer: Answer) -> list[str]:
         )
     gaps = "loss gap: no records of formats are here."
     if found is not None:
+        used = [name for key, name in OPTIMIZERS.items() if key in found.optimizers]
         gaps = (
             f"loss gap: nats above dense training under the same optimizer, measured on {found.words}, on one corpus "
             f"of repetitive text, with matrices {' and '.join(f'{ratio:g}' for ratio in found.beds[0].gaps)} times "
-            "smaller. Shown is the range over these beds, AdamW and Muon, at the nearest ratio; muon beside dense "
-            "AdamW. It is no forecast for your model."
+            f"smaller. Shown is the range over these beds, under {' and '.join(used)}, at the nearest ratio; muon "
+            "beside dense AdamW. It is no forecast for your model."
         )
+        if left := [name for name in OPTIMIZERS.values() if name not in used]:
+            gaps += f" Gaps under {left[0]} are left out: dense ends above the n-gram model of its size there."
     of_kinds = {
         Kind.STRUCTURED: "Structured arms: all linear layers of the blocks, at the share of their size that is named; "
         "embeddings and output layer stay dense. low_rank@size has the size of comera. dense:narrow and dense:small "

@@ -123,6 +123,13 @@ def test_an_architecture_that_transformers_lacks_needs_a_task(tmp_path):
     assert AdvisedModel(saved(tmp_path, "gpt2", architectures=["FooModel"]), 8, "causal").task == "causal"
 
 
+def test_an_architecture_is_checked_before_the_processes_of_the_arms_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench.advise.command, "prepare_processes", lambda _: pytest.fail("processes were started"))
+    path = saved(tmp_path, "gpt2", architectures=["FooModel"])
+    with one_line(ConfigError, "FooModel", "task=causal"):
+        bench.advise.command.main([f"model={path}"])
+
+
 @pytest.mark.parametrize(("bed", "page"), [*enumerate(("tiny", "small"))])
 def test_the_measured_gaps_are_those_of_the_committed_table(bed, page):
     found = evidence().beds[bed]
@@ -153,8 +160,18 @@ def test_a_gap_is_the_range_over_beds_and_the_beds_are_named():
     found = evidence()
     assert [bed.words.split()[1] for bed in found.beds] == ["2-block", "4-block"]
     gaps = {name: str(gap) for name, gap in found.gap(AdvisedArm("comera", 4.0)).items()}
-    assert gaps == {"adamw": "+0.05 to +0.22", "muon": "+0.23 to +0.33"}
-    assert found.gap(AdvisedArm("dense:narrow", 4.0)).keys() == {"adamw", "muon"}
+    assert gaps == {"muon": "+0.23 to +0.33"}
+    assert found.gap(AdvisedArm("dense:narrow", 4.0)).keys() == {"muon"}
+
+
+def test_a_gap_counts_where_dense_ends_below_the_n_gram_of_its_size(monkeypatch):
+    assert evidence().optimizers == {"muon"}  # under AdamW dense ends above it on both beds
+    monkeypatch.setattr("bench.advise.evidence._n_gram", lambda *_: 9.0)
+    found = evidence.__wrapped__()
+    assert found.optimizers == {"adamw", "muon"}
+    assert str(found.gap(AdvisedArm("comera", 4.0))["adamw"]) == "+0.05 to +0.22"
+    monkeypatch.setattr("bench.advise.evidence._n_gram", lambda *_: 0.1)
+    assert evidence.__wrapped__() is None
 
 
 def test_a_narrower_model_has_about_the_parameters_of_the_formats(tmp_path):
