@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 
 from bench.errors import KILLED, TERMINAL, ConfigError, packages_needed, unwritten
 from bench.interrupts import end_early, interruptible
+from figures.early import check_out
 
 if __name__ == "__main__":
     end_early()  # the imports below take a second
+    check_out(sys.argv[1:])
 
 with packages_needed():
     import pandas as pd

@@ -11,11 +11,12 @@ from bench.advise.arms import ARMS
 from bench.advise.measure import as_json as measured_json
 from bench.advise.measure import as_text as measured_text
 from bench.advise.measure import measure
+from bench.advise.model import task_of
 from bench.advise.page import show
 from bench.advise.question import PRECISIONS, question_of
 from bench.advise.table import as_json, as_points, text
 from bench.commands.programs import progress, settings_parser, under_a_setting
-from bench.core.reading import known_models
+from bench.core.reading import known_models, read_configuration
 from bench.errors import Parser
 from bench.estimate.devices import DEVICES
 from bench.runner.preload import HEAVY, prepare_processes
@@ -37,6 +38,8 @@ def main(words: Sequence[str]) -> None:
     if measures and not any(word.startswith("device=") for word in settings) and not torch.cuda.is_available():
         settings.append("device=cpu")
     question = question_of(settings)
+    if not question.task:
+        task_of(read_configuration(question.model))  # in a second; the processes of the arms take a minute
     prepare_processes(HEAVY)
     if measures:
         with progress("measuring ...") as report:

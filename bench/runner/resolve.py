@@ -154,21 +154,23 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     device = resolve_device(config["device"], measure.on_device, elsewhere)
     data = Data(config["dataset"], config["data_folder"], config["fetch"])
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
-    _check_about(measure, config["workload"], [arm.method for arm, _ in parsed_methods(config)])
+    parsed = parsed_methods(config)
+    _check_about(measure, config["workload"], [arm.method for arm, _ in parsed])
+    recipe = getattr(plan_of(config["training"], kind), "recipe", None)
+    ratio = None if config["ratio"] is None else float(config["ratio"])
+    check_arms(parsed, ratio, config["toggles"])  # before the data is read, which may take minutes
     settings = bench.workloads.checked_settings(kind.name, config[kind.section], data)
     workload = open_workload(kind.name, settings, data, check=True)
     arms = checked_arms(config, workload)
-    recipe = getattr(plan_of(config["training"], workload), "recipe", None)
     if recipe:
         check_recipe(Recipe(**recipe), arms)
-    ratio = None if config["ratio"] is None else float(config["ratio"])
     common = {name: config[name] for name in TOGGLES}
     toggle_sets = [{**common, **checked_fields(ToggleSettings, changed, "toggles")} for changed in config["toggles"]]
     batch_sizes = sorted({toggles["batch_size"] for toggles in toggle_sets})
     for batch_size in batch_sizes:
         _check_batch(batch_size, config["world_size"], workload.training_examples, any_batch)
     exchanges = _exchanges(config, measure, [arm for arm, _ in arms], device, elsewhere)
-    check_arms(arms, ratio, config["toggles"])
+    check_arms(arms, ratio, config["toggles"])  # now with all settings
     for batch_size in batch_sizes:
         check_batch_memory(batch_size, workload, DRAWN_MIB if any_batch else math.inf)
     cells = [

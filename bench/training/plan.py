@@ -60,8 +60,11 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     return [replace(cell, training=identity(Run(list(run), *common, *own))) for run in runs]
 
 
-def plan_of(values: Mapping[str, Any], workload: Workload) -> Any:
-    """Return the training plan of a workload, from the section ``training``; raises ConfigError over a wrong value."""
+def plan_of(values: Mapping[str, Any], workload: Workload | type[Any]) -> Any:
+    """Return the training plan of a workload, or of its class, from the section ``training``.
+
+    Raises ConfigError: a wrong value.
+    """
     return build_dataclass(workload.training_plan, _of_plan(values, workload.training_plan), "training")
 
 

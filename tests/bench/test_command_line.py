@@ -237,6 +237,26 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__")
 """
 
 
+WITHOUT_PANDAS = """
+import sys
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"pandas", "matplotlib"}:
+            raise AssertionError("a check imported " + name)
+sys.meta_path.insert(0, Guard())
+import runpy
+runpy.run_module("figures", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("words", ["fig1 --out file", "all --out=file", "explore --out file/inside"])
+def test_a_folder_that_cannot_be_written_is_found_before_pandas_is_imported(tmp_path, words):
+    (tmp_path / "file").write_text("not a folder")
+    command = [sys.executable, "-c", WITHOUT_PANDAS, *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert_refused(Ended(done.returncode, done.stdout, done.stderr), "--out is 'file")
+
+
 @pytest.mark.parametrize("words", ["bench list", "bench experiment=text", "bench reproduce", "figures fig1"])
 def test_a_python_without_the_packages_is_named_with_the_one_that_has_them(tmp_path, words):
     command = [sys.executable, "-c", BARE, *words.split()]

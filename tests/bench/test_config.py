@@ -15,7 +15,7 @@ from bench.core.identity import identity
 from bench.data.corpus import DataError
 from bench.errors import CONF
 from bench.protocol.methods import ConfigError
-from bench.runner.configuration import composed, configuration
+from bench.runner.configuration import composed, configuration, job_configuration
 from bench.runner.resolve import FIELDS, resolve, resolve_device
 from bench.workloads import config_sections
 from bench.workloads.encoder import EncoderSettings
@@ -250,3 +250,13 @@ def test_a_setting_of_another_workload_is_refused(words, said):
             return
         with pytest.raises(ConfigError, match=re.escape(said)):
             composed(["experiment=steps", *words])
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [("training.optimizer=foo", "training.optimizer is 'foo'"), ("methods=[btt,btt]", "methods has 'btt' twice")],
+)
+def test_plan_and_arms_are_checked_before_the_data_is_read(word, named, monkeypatch):
+    monkeypatch.setattr("bench.runner.resolve.open_workload", lambda *_, **__: pytest.fail("the data was read"))
+    with configuration(), one_line(ConfigError, named):
+        resolve(job_configuration(["experiment=formats_tiny", word]))
