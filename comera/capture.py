@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 from comera.compatibility.arguments import check_optimizer
+from comera.modes import check_size
 from comera.protocol import Batch
 
 #: Steps that run uncaptured first, as many as torch's own captures take.
@@ -141,9 +142,7 @@ class CapturedStep:
         warm_up_steps: int = WARM_UP_STEPS,
         backend: GraphBackend | None = None,
     ) -> None:
-        if warm_up_steps < 1:
-            raise ValueError(f"warm_up_steps is {warm_up_steps}; allowed: whole numbers from 1 up.")
-        self.warm_up_steps = warm_up_steps
+        self.warm_up_steps = check_size("warm_up_steps", warm_up_steps)
         self.captures = 0
         self._step = step
         self._parameters = list(parameters)

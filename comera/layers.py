@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from comera.compatibility.arguments import shown
 from comera.compatibility.autocast import autocast_type, without_autocast
 from comera.compatibility.dense_weight import weight_of
 from comera.compatibility.distributed import refuse_distributed, whole
@@ -612,6 +613,9 @@ class TiedTTMLinear(nn.Module):
 
     The table is formed for each forward pass; the tie, not the cost, is the point.
 
+    Raises:
+        ValueError: an embedding that is no :class:`TTMEmbedding`, or a bias that is no parameter.
+
     Example:
         >>> table = TTMEmbedding(12, 6, (3, 4), (2, 3), ranks=2)
         >>> TiedTTMLinear(table)(torch.zeros(5, 6)).shape
@@ -620,6 +624,10 @@ class TiedTTMLinear(nn.Module):
 
     def __init__(self, embedding: TTMEmbedding, bias: nn.Parameter | None = None) -> None:
         super().__init__()
+        if not isinstance(embedding, TTMEmbedding):
+            raise ValueError(f"embedding is {shown(embedding)}; it must be a comera.TTMEmbedding.")
+        if not (bias is None or isinstance(bias, nn.Parameter)):
+            raise ValueError(f"bias is {shown(bias)}; it must be a torch.nn.Parameter or None.")
         self.embedding = embedding
         self.bias = bias
 

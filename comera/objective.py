@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from comera.compatibility.arguments import check_module, check_number, check_scalar
+from comera.compatibility.arguments import check_module, check_number, check_scalar, shown
 from comera.compatibility.distributed import whole
 from comera.compatibility.optimizer_states import held_by, living_optimizers
 from comera.contraction.joint_merging import take_entries
@@ -53,7 +53,11 @@ def tensorized_layers(model: nn.Module) -> list[TensorTrainLayer]:
 
 
 def full_size(layers: list[TensorTrainLayer]) -> int:
-    """Return the core entries at the present shapes, of which S is a fraction."""
+    """Return the core entries at the present shapes, of which S is a fraction.
+
+    Raises ValueError: what is no list of tensorized layers.
+    """
+    _check_layers(layers)
     return sum(layer.shape.parameter_count for layer in layers)
 
 
@@ -61,9 +65,19 @@ def exact_size(layers: list[TensorTrainLayer]) -> int:
     """Return S(D): core entries that remain after dead ranks are cut, every mode of both formats counted.
 
     A chain with a bond that is dead as a whole carries nothing, so nothing of it remains.
+
+    Raises ValueError: what is no list of tensorized layers.
     """
+    _check_layers(layers)
     ranks = [layer.active_ranks() for layer in layers]
     return sum(chain_size(layer.mode_sizes(), alive) for layer, alive in zip(layers, ranks, strict=True) if all(alive))
+
+
+def _check_layers(layers: object) -> None:
+    if not isinstance(layers, list | tuple) or not all(isinstance(layer, TensorTrainLayer) for layer in layers):
+        raise ValueError(
+            f"layers is {shown(layers)}; it must be a list of layers, as tensorized_layers(model) gives it."
+        )
 
 
 class _SquaredNorm(torch.autograd.Function):
@@ -314,6 +328,8 @@ class _Stage:
         for name, value in weights.items():
             check_weight(name, value)
         self.variant = variant
+        if full is not None and check_whole("full", full) < 0:
+            raise ValueError(f"full is {full}; it must be at least 0.")
         self._full = full
         self._size: ModelSize | None = None
         self._versions: list[int] | None = None  # of what is trained, at the first call
@@ -382,7 +398,7 @@ class EarlyStage(_Stage):
         full: core entries at full ranks; those of the model at the first call if None.
 
     Raises:
-        ValueError: an unknown variant, or a weight that is negative or not finite.
+        ValueError: an unknown variant, a weight that is negative or not finite, or ``full`` that is no count.
 
     Warns:
         UserWarning: when called, for a model without a tensorized layer, or if no optimizer holds its cores by the

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from comera import kernels
-from comera.compatibility.arguments import check_mapping, check_module, shown
+from comera.compatibility.arguments import check_mapping, check_module, check_switch, shown
 from comera.compatibility.attention import PROJECTIONS, split_attention
 from comera.compatibility.distributed import refuse_distributed
 from comera.compatibility.hugging_face import is_conv1d, is_linear
@@ -130,6 +130,7 @@ def tensorize(
         raise ValueError(f"fp8 is {shown(fp8)}; it must be a comera.low_precision.FP8 or None.")
     check_recompute(recompute)
     check_fused(fused)
+    check_switch("merge_jointly", merge_jointly)
     if isinstance(plan, str) and plan != "auto":
         raise ValueError(f'plan is {plan!r}; give what is to become of layers by their names, or "auto".')
     automatic = isinstance(plan, str)

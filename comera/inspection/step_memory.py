@@ -84,7 +84,8 @@ def step_memory(model: nn.Module, batch: Batch | None = None) -> StepMemory:
         8.3 MiB: parameters 2.0, gradients 2.0, Adam's moments 4.0, activations of the batch 0.3
     """
     check_module(model)
-    if batch is not None and not isinstance(batch, torch.Tensor | tuple | Mapping):
+    is_batch = isinstance(batch, torch.Tensor) or (isinstance(batch, tuple | Mapping) and len(batch) > 0)
+    if batch is not None and not is_batch:
         raise ValueError(f"batch is {shown(batch)}; allowed: arguments by name, a tuple of them, or a tensor.")
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     stored = sum(tensor.nbytes for tensor in tensors.values())
