@@ -3,7 +3,7 @@
 import tempfile
 
 import pytest
-from small_cells import run_bench, small
+from small_cells import assert_refused, run_bench, small
 from test_files import full_disk
 
 import bench.runner.sweep
@@ -43,6 +43,13 @@ def test_a_cell_that_ends_in_an_error_makes_the_sweep_fail(tmp_path, pairs, outc
     outcomes.clear()
     again = sweep(tmp_path, pairs)
     assert (again.status, again.error.count("done before")) == (0, 3)
+
+
+def test_a_wrong_value_in_a_list_is_refused_before_anything_runs(tmp_path, pairs, outcomes):  # noqa: ARG001
+    first, *others = PREDICTED
+    ended = run_bench(tmp_path, first, *small(pairs, tmp_path / "results"), *others[:-1], "batch_size=2,0")
+    assert_refused(ended, "batch_size is 0")
+    assert not (tmp_path / "results").exists()
 
 
 SEARCHED = ("search", "experiment=formats_teacher", "methods=[dense,comera]", "ratio=1.3", "+formats=adamw", "--seeds=")

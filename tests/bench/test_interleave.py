@@ -205,6 +205,16 @@ def test_a_disturbed_block_is_flagged_and_repeated(arms):
     assert [block["disturbed"] for block in blocks_of(found["comera"])] == [False] * 4  # pairs stay complete
 
 
+def test_a_repeated_block_says_that_the_machine_was_busy(arms):
+    arms.calibration["dense"] = [1.0, 1.3, 1.0, 1.0, 1.0]
+    said = []
+    time_cells(outcomes_of(), time_cell, session(lambda cell, _, at="": said.append((cell.arm, at))))
+    busy = [(arm, at) for arm, at in said if "busy" in at]
+    assert {arm for arm, _ in busy} == set(ARMS)
+    words = r"launch \d of \d, block 4 beyond the planned ones, since the machine was busy, 10 ms per step"
+    assert all(re.fullmatch(words, at) for _, at in busy)
+
+
 def test_a_launch_that_is_slow_throughout_is_disturbed_and_repeated(arms):
     """Against the best of the job: its own median is as slow."""
     quiet, slow = [1.0] * 3, [2.0] * 5

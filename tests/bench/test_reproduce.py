@@ -8,7 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from small_cells import ROOT
 
 from bench.commands import reproduce
 from bench.commands.reproduce import Target, targets
@@ -71,7 +73,11 @@ def test_commands_run_in_order_and_stop_at_the_first_that_fails(monkeypatch, tmp
 
 
 def test_a_note_of_a_target_comes_before_its_commands(monkeypatch, capfd):
-    assert re.search("COMERA_DATA.*generated.*batch 8.*reproduce-fig1-all", targets()["reproduce-fig1"].note)
+    note = targets()["reproduce-fig1"].note
+    assert re.search("COMERA_DATA.*generated.*1 and 16.*README.*batch 8 of docs/results.md.*reproduce-fig1-all", note)
+    brief = pd.read_csv(ROOT / "figures/rendered/reference/fig1_brief-amd-epyc-2-threads.csv")
+    assert set(brief.loc[brief["time_over_dense"].notna(), "batch_size"]) == {1, 16}
+    assert "fig1_brief-amd-epyc-2-threads.png" in (ROOT / "README.md").read_text(encoding="utf-8")
     monkeypatch.setattr(Target, "commands", lambda *_: [["-c", "print('runs')"]])
     reproduce.run("reproduce-fig1", "x")
     printed = capfd.readouterr().err
