@@ -10,6 +10,9 @@ otherwise: as orthogonal rows of one length, with the norm that the product has 
 drawn as a layer of its own would be, with d inputs and e outputs by the standard deviation √(1/d)·min(1, √(e/d)) (the
 spectral condition, Yang et al., arXiv 2310.17813).
 
+The variant ``weights`` takes the largest singular values of the weights that the model has, halved between both
+factors: no product of that rank is nearer to them.
+
 The variant ``spectron`` is the rival's strongest published form under Muon, with the spectral start: a step of the rate
 lr goes along the orthogonalized momentum of each factor by lr/(‖A‖₂ + ‖B‖₂ + 1), so that the change of the product is
 bounded in the spectral norm ("Stabilizing Native Low-Rank LLM Pretraining", arXiv 2602.12429).
@@ -47,7 +50,7 @@ from baselines._arm import (
 )
 from comera.compatibility.dense_weight import weight_of
 from comera.low_precision.products import FP8, thin_linear
-from comera.protocol import LATER, OPTIMIZERS, OutOfReach, Reason, scale_of, starts_at_zero
+from comera.protocol import LATER, OPTIMIZERS, OutOfReach, Reason, has_values, scale_of, starts_at_zero
 from comera.ratio.model import solve_model
 from comera.recomputing import Recompute, keep_ranks
 from comera.tensor_train import spectral_std
@@ -55,9 +58,9 @@ from comera.tensor_train import spectral_std
 #: Variants of the whole model that keep ranks instead of activations, with what they recompute.
 LEAN: dict[str, Recompute] = {"lean": "outputs", "lean_block": "block"}
 
-ORTHOGONAL, SPECTRAL, SPECTRON = "orthogonal", "spectral", "spectron"
+ORTHOGONAL, SPECTRAL, SPECTRON, WEIGHTS = "orthogonal", "spectral", "spectron", "weights"
 
-VARIANTS = ("", "linear", *LEAN, ORTHOGONAL, SPECTRAL, SPECTRON)
+VARIANTS = ("", "linear", *LEAN, ORTHOGONAL, SPECTRAL, SPECTRON, WEIGHTS)
 
 
 #: How far the parameters of the whole model may be from those that a ratio asks for.
@@ -201,6 +204,14 @@ class TwoFactorLinear(nn.Module):
         self.first.copy_(length * nn.init.orthogonal_(torch.empty(n, rank, device=self.first.device)).t())
         self.second.copy_(length * nn.init.orthogonal_(torch.empty(rank, m, device=self.second.device)))
 
+    @torch.no_grad()
+    def decompose(self, weight: torch.Tensor) -> None:
+        """Let the product be the nearest of its rank to ``weight`` (M, N); both factors have the same singular values."""
+        left, values, right = torch.linalg.svd(weight, full_matrices=False)  # (M, K), (K,), (K, N)
+        rank, roots = len(self.first), values.sqrt().unsqueeze(1)
+        self.first.copy_((roots * right)[:rank])
+        self.second.copy_((roots * left.t())[:rank])
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (..., N) to (..., M)."""
         if self.fp8 is not None:
@@ -314,7 +325,8 @@ class LowRank(TrainedArm):
         return None
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
-        """Replace the targets in ``model`` by fresh two-factor layers."""
+        """Replace the targets in ``model`` by two-factor layers, fresh ones or in :data:`WEIGHTS` decomposed ones."""
+        decomposes = self.variant == WEIGHTS and has_values(model)
         linears, embeddings = self._layers(model, targets)
         ranks = self._ranks(model, linears, embeddings)
         for name, linear in linears.items():
@@ -324,7 +336,9 @@ class LowRank(TrainedArm):
                 layer.draw_orthogonal()
             elif self.variant in (SPECTRAL, SPECTRON):
                 layer.draw_spectral()
-            if starts_at_zero(linear):
+            if decomposes:
+                layer.decompose(linear.weight)
+            elif starts_at_zero(linear):
                 nn.init.zeros_(layer.second)
             replace_module(model, name, layer)
         for name, embedding in embeddings.items():
@@ -372,7 +386,7 @@ def build(settings: Settings, variant: str = "") -> LowRank:
     Args:
         settings: hyperparameters.
         variant: ``""`` for the whole model, the word embedding included, ``"linear"`` for linear targets only, one of
-            :data:`LEAN`, ``"orthogonal"``, ``"spectral"`` or ``"spectron"``.
+            :data:`LEAN`, ``"orthogonal"``, ``"spectral"``, ``"spectron"`` or ``"weights"``.
 
     Raises:
         ValueError: for an unknown variant.

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 #: Change of the model by ``after_step``. After ``"shapes"`` a captured graph must be taken again.
 Change = Literal["nothing", "values", "shapes"]
@@ -132,6 +133,19 @@ def scale_of(weight: torch.Tensor) -> torch.Tensor:
     kind = torch.promote_types(weight.dtype, torch.float32)
     scale = torch.linalg.vector_norm(weight.detach(), dtype=kind) / math.sqrt(weight.numel())
     return torch.where((scale > 0) & scale.isfinite(), scale, 1.0)
+
+
+def has_values(model: nn.Module) -> bool:
+    """Return whether the parameters of a model hold numbers, as fake ones and those on the meta device do not.
+
+    Args:
+        model: any module.
+
+    Example:
+        >>> has_values(nn.Linear(2, 3)), has_values(nn.Linear(2, 3, device="meta"))
+        (True, False)
+    """
+    return not any(parameter.is_meta or isinstance(parameter, FakeTensor) for parameter in model.parameters())
 
 
 def starts_at_zero(linear: nn.Module) -> bool:

@@ -37,7 +37,7 @@ from comera.objective import (
     full_size,
     tensorized_layers,
 )
-from comera.protocol import LATER, OPTIMIZERS, CellView, Change, OutOfReach, RareEvent, Reason, Stage
+from comera.protocol import LATER, OPTIMIZERS, CellView, Change, OutOfReach, RareEvent, Reason, Stage, has_values
 from comera.rank_control import THRESHOLD
 from comera.ratio.model import solve_model
 from comera.ratio.rank_search import check_ratio
@@ -55,8 +55,11 @@ LEAN: dict[str, Recompute] = {"lean": "outputs", "lean_block": "block"}
 #: (:meth:`comera.layers.TTLinear.reset_parameters`); the first also before one of :data:`LEAN`.
 STARTS: tuple[Init, ...] = ("orthogonal", "spectral")
 
-#: The objectives, the paper's first, the lean variants, and these with another start.
-VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, *STARTS, *(f"{STARTS[0]}_{name}" for name in LEAN))
+#: The variant that decomposes the weights of the model that it is given, as a fine-tune does.
+WEIGHTS = "weights"
+
+#: The objectives, the paper's first, the lean variants, these with another start, and :data:`WEIGHTS`.
+VARIANTS = (*OBJECTIVE_VARIANTS, *LEAN, *STARTS, *(f"{STARTS[0]}_{name}" for name in LEAN), WEIGHTS)
 
 #: The late stage that lowers ranks once, beside those of :data:`comera.adaptation.closing.LATE_VARIANTS`.
 RECOMPRESS = "recompress"
@@ -269,7 +272,7 @@ class CoMERA:
         settings: Settings,
         variant: ObjectiveVariant,
         recompute: Recompute = "none",
-        init: Init = "normal",
+        init: Init | None = "normal",  # None: cores come from the weights
     ) -> None:
         self.settings = settings
         self.variant = variant
@@ -302,10 +305,14 @@ class CoMERA:
         return None
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
-        """Tensorize every target from scratch; the role ``embedding`` becomes a TTM, the others TT."""
+        """Tensorize every target; the role ``embedding`` becomes a TTM, the others TT.
+
+        Cores are drawn, or in the variant :data:`WEIGHTS` come from the weights, where the model has values.
+        """
         plan = self._plan(model, targets)
+        start: Literal["scratch", "weights"] = "weights" if self._init is None and has_values(model) else "scratch"
         jointly, fused = self.settings.merge_jointly, self.settings.fused
-        model = tensorize(model, plan, merge_jointly=jointly, recompute=self._recompute, fused=fused)
+        model = tensorize(model, plan, start, merge_jointly=jointly, recompute=self._recompute, fused=fused)
         for module in model.modules():
             if isinstance(module, TensorTrainLayer):
                 module.threshold = self.settings.threshold
@@ -556,6 +563,8 @@ def build(settings: Settings, variant: str) -> CoMERA:
     """
     if variant and variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; allowed: {', '.join(VARIANTS)}.")
+    if variant == WEIGHTS:
+        return CoMERA(settings, OBJECTIVE_VARIANTS[0], init=None)
     init: Init = next((start for start in STARTS if variant.startswith(start)), "normal")
     form = variant.removeprefix(init).removeprefix("_")
     objective: ObjectiveVariant = next((name for name in OBJECTIVE_VARIANTS if name == form), OBJECTIVE_VARIANTS[0])

@@ -90,6 +90,7 @@ class Data:
     dataset: str = "auto"  # a name that the workload offers; "auto" is the first there is
     data_folder: str | None = None  # that holds it
     fetch: bool = False  # whether to download it into that folder
+    start: str | None = None  # folder of a trained model, from whose weights a training starts
 
 
 @dataclass(frozen=True)
@@ -220,8 +221,9 @@ class Workload(Protocol):
     """A model, its data and its loss. ``build`` returns the dense model; methods adapt it.
 
     A workload may also have ``loss_unit``, in which the training loss is printed, as in "nats"; ``files``: contents by
-    name, such as a list of what its data is made of, which are written beside its records; and ``held_on(device)``,
-    which returns the workload with its data on that device, for a training whose batches are to lie there already.
+    name, such as a list of what its data is made of, which are written beside its records; ``held_on(device)``, which
+    returns the workload with its data on that device, for a training whose batches are to lie there already; and
+    ``start``, the trained weights by name that ``build`` gives its model, or None.
     """
 
     name: ClassVar[str]  #: By which a configuration asks for it.

@@ -82,6 +82,7 @@ class JobSettings(ToggleSettings):
     dataset: str
     data_folder: str | None
     fetch: Flag
+    start: str | None
     methods: _Methods
     measure: str
     device: Device
@@ -152,7 +153,7 @@ def resolve(config: Mapping[str, Any], elsewhere: bool = False, any_batch: bool 
     check_fields(config)
     measure, kind = named(config["measure"]), workload_class(config["workload"])
     device = resolve_device(config["device"], measure.on_device, elsewhere)
-    data = Data(config["dataset"], config["data_folder"], config["fetch"])
+    data = Data(config["dataset"], config["data_folder"], config["fetch"], config["start"])
     timing = build_dataclass(TimingSettings, config["timing"], "timing")
     parsed = parsed_methods(config)
     _check_about(measure, config["workload"], [arm.method for arm, _ in parsed])

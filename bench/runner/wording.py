@@ -18,7 +18,7 @@ _QUOTES = "'\""
 _QUOTED_KEY = re.compile(r"""([{,]\s*)(['"])([\w:@+./-]+)\2\s*:""")
 
 #: Settings that are paths: a ``~`` in front is the home folder, and Hydra would not read it.
-_PATHS = ("results", "data_folder")
+_PATHS = ("results", "data_folder", "start")
 
 #: What a path may have that Hydra takes in quotes alone, and what has a meaning for Hydra or is quoted.
 _NEEDS_QUOTES, _HAS_MEANING = re.compile(r"[=]|[^\x00-\x7f]"), re.compile(r"""['",\[\](){}$\\]""")

@@ -76,6 +76,7 @@ class _Position:
     curve: list[dict[str, Any]] = field(default_factory=list)
     codes: list[dict[str, str]] = field(default_factory=list)  # that did a step; git_commit may be blank in older ones
     ended_by: str = ""  # id of the code that ended the last stage so far
+    start: dict[str, float] = field(default_factory=dict)  # metrics before the first step, from trained weights
 
 
 class TrainingRun:
@@ -187,6 +188,9 @@ class TrainingRun:
         Raises ConfigError: a metric of the workload is missing or no number. Diverged: the loss or a metric is no
         finite number any more; the message says where.
         """
+        if self.at.step == 0 and getattr(self.workload, "start", None) is not None:
+            with self.step.autocast():
+                self.at.start = dict(self.workload.evaluate(self.model).metrics)
         while self.at.stage < len(self.stages):
             stage = self.stages[self.at.stage]
             staged = self.workload.in_stage(stage)
@@ -423,6 +427,7 @@ class TrainingRun:
                 "ranks_before": {name: list(ranks) for name, ranks in self.ranks_before.items()},
                 **({"factor_ranks": self._factor_ranks} if self._factor_ranks else {}),
                 "trained_by": self.at.codes,
+                **({"start": self.at.start} if self.at.start else {}),
             },
         }
 

@@ -82,6 +82,8 @@ def open_workload(name: str, settings: Any, data: Data, check: bool) -> Workload
             raise ConfigError(f"{kind.section}: {error}.") from None
         if missing := [member for member in _OPENED_MEMBERS if not hasattr(opened, member)]:
             raise ConfigError(f"workload {name!r} lacks {', '.join(missing)}; see bench.protocol.Workload.")
+        if data.start is not None and getattr(opened, "start", None) is None:
+            raise ConfigError(f"start is {data.start}, and workload={name} starts from no trained model; leave it out.")
         _opened[key] = opened
     return _opened[key]
 

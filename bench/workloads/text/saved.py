@@ -1,6 +1,7 @@
 """A trained model of text on disk: written with its settings, read again, and continuing a prompt."""
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from bench.workloads.text.model import CausalLanguageModel, TextSettings
 from comera import load_pretrained, save_pretrained
 
 SETTINGS = "text.json"
+
+#: The settings in which a model must agree with the one whose weights it starts from.
+_SIZES = ("blocks", "width", "heads", "inner", "context", "tokens")
 
 
 def save(model: CausalLanguageModel, folder: Path) -> None:
@@ -40,6 +44,30 @@ def load(folder: str | Path) -> CausalLanguageModel:
         ) from None
     load_pretrained(folder, model)
     return model.eval()
+
+
+def start_of(folder: str, settings: TextSettings) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the weights of the dense model that :func:`save` wrote, by name, and a hash of them.
+
+    ``folder`` has the model, or a folder with it and no other model. Raises ConfigError: it has none or several, one
+    that is not dense, or one of other sizes than ``settings``.
+    """
+    path = Path(folder).expanduser()
+    within = [found.parent for found in sorted(path.glob(f"*/{SETTINGS}"))]
+    if len(within) > 1:
+        raise ConfigError(f"start is {folder}, which has {len(within)} models; name one: {within[0]}, for example.")
+    model = load(within[0] if within else path)
+    given = {name: getattr(model.settings, name) for name in _SIZES}
+    if other := [name for name in _SIZES if given[name] != getattr(settings, name)]:
+        words = " ".join(f"text.{'feed_forward' if name == 'inner' else name}={given[name]}" for name in other)
+        raise ConfigError(f"start is {folder}, whose model has other sizes; give {words}.")
+    weights = model.state_dict()
+    if weights.keys() != CausalLanguageModel(model.settings, model.vocabulary).state_dict().keys():
+        raise ConfigError(f"start is {folder}, whose model is not dense; train one by methods=[dense].")
+    digest = hashlib.sha256()
+    for name, values in sorted(weights.items()):
+        digest.update(f"{name} {tuple(values.shape)}".encode() + values.numpy().tobytes())
+    return weights, digest.hexdigest()
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """The workload: rows of the corpus, the loss at every token, held-out text for choosing and for reporting."""
 
 import functools
+import hashlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ from bench.workloads.code.workload import thinned
 from bench.workloads.text.corpus import Ids, TextCorpus, corpus_of
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
 from bench.workloads.text.ngrams import NGrams, Reached
+from bench.workloads.text.saved import start_of
+from comera.protocol import has_values
 
 _EVALUATED_TOKENS = 16_384  # of a batch of an evaluation
 EQUAL = "equal-size n-gram"  # the probe that may store as many numbers as the dense model, or as asked for
@@ -39,9 +42,14 @@ class TextWorkload(BaseWorkload):
     settings: TextSettings
     loss_unit = "nats"
 
-    def __init__(self, settings: TextSettings, corpus: TextCorpus) -> None:
+    def __init__(self, settings: TextSettings, corpus: TextCorpus, start: str | None = None) -> None:
         self.settings, self.corpus = settings, corpus
         self.dataset, self.data_hash = corpus.name, corpus.data_hash
+        self.start: Mapping[str, torch.Tensor] | None = None
+        if start is not None:
+            self.start, weights_hash = start_of(start, settings)
+            self.dataset += f"-from-{weights_hash[:8]}"
+            self.data_hash = hashlib.sha256(f"{corpus.data_hash} {weights_hash}".encode()).hexdigest()
         for side in ("train", "validation", "test"):
             if len(getattr(corpus, side)) <= settings.context:
                 raise DataError(
@@ -70,9 +78,10 @@ class TextWorkload(BaseWorkload):
                 "place; leave out one of both."
             )
         corpus = _read(data.data_folder, settings.files, settings.packages, settings.tokens)
-        if data.dataset not in ("auto", corpus.name):
-            raise DataError(f"dataset is {data.dataset!r}; the corpus on this machine is: {corpus.name} (or auto).")
-        return cls(settings, corpus)
+        workload = cls(settings, corpus, data.start)
+        if data.dataset not in ("auto", workload.dataset):
+            raise DataError(f"dataset is {data.dataset!r}; the corpus on this machine is: {workload.dataset} (or auto).")
+        return workload
 
     @property
     def _latest_start(self) -> int:
@@ -128,7 +137,10 @@ class TextWorkload(BaseWorkload):
         return found
 
     def build(self) -> CausalLanguageModel:
-        return CausalLanguageModel(self.settings, self.corpus.vocabulary)
+        model = CausalLanguageModel(self.settings, self.corpus.vocabulary)
+        if self.start is not None and has_values(model):
+            model.load_state_dict(self.start)
+        return model
 
     def targets(self) -> dict[str, Role]:
         """Return the matrices of the blocks; embeddings and output layer stay dense in every arm."""
