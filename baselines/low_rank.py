@@ -206,7 +206,7 @@ class TwoFactorLinear(nn.Module):
 
     @torch.no_grad()
     def decompose(self, weight: torch.Tensor) -> None:
-        """Let the product be the nearest of its rank to ``weight`` (M, N); both factors have the same singular values."""
+        """Let the product be the nearest of its rank to ``weight`` (M, N); both factors have equal singular values."""
         left, values, right = torch.linalg.svd(weight, full_matrices=False)  # (M, K), (K,), (K, N)
         rank, roots = len(self.first), values.sqrt().unsqueeze(1)
         self.first.copy_((roots * right)[:rank])

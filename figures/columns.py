@@ -117,6 +117,7 @@ FORMATS: Mapping[str, Format] = {
     "ratio": Format("times smaller"),
     "matrices_ratio": Format("matrices, times smaller", digits=2),
     "train_steps": Format("steps", digits=0),
+    "start_loss": Format("loss at step 0", digits=4),
     "test_loss": Format("loss", digits=4),
     "less_*": Format("less *"),
     "training_s": Format("training, s"),

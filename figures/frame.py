@@ -54,7 +54,7 @@ _SECTIONS = {name: f"{name}_settings" for name in ("method", "workload", "timing
 #: Samples that are columns: what measures other than timing and training found.
 _SAMPLES = (
     *("kept", "largest", "precisions", "rooflines", "checks", "tensorized", "reach"),
-    *("shape", "plans", "dense_ms", "probes", "best", "late", "operations"),
+    *("shape", "plans", "dense_ms", "probes", "best", "late", "operations", "start"),
 )
 
 _OWN = (

@@ -30,8 +30,8 @@ from figures.draw.lines import lines
 from figures.frame import Records
 from figures.stats.searches import OWN, REPORTED, against, comparable, searched, with_sure, worded
 
-EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer")
-TIMES = tuple(f"{name}_time" for name in EXPERIMENTS)
+EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer", "fine_tune")
+TIMES = tuple(f"{name}_time" for name in EXPERIMENTS[:-1])
 
 #: How the names of dense models begin that were made smaller by their shape.
 SMALLER = ("dense:narrow", "dense:small")
@@ -154,21 +154,16 @@ def table(page: Formats) -> pd.DataFrame:
     rates = page.lines["rates"].map(lambda tried: ", ".join(f"{rate:g}" for rate in tried))
     lines = page.lines.assign(device=page.device, experiment=page.experiment, rates=rates, probe_loss=bars(page))
     lines = lines.assign(matrices_ratio=matrices_ratio(page), p_smaller_dense=beside_smaller(page.lines)["p"])
-    columns = [
-        "device",
-        "experiment",
-        "optimizer",
-        "ratio",
-        "matrices_ratio",
-        "arm",
-        "parameters",
-        *LOSS,
-        "probe_loss",
-        "seeds",
-    ]
+    columns = ["device", "experiment", "optimizer", "ratio", "matrices_ratio", "arm", "parameters"]
+    columns += [*_start_loss(lines), *LOSS, "probe_loss", "seeds"]
     steps = [f"step_over_dense{end}" for end in ("", "_low", "_high", "_bounds")]
     columns += ["p_smaller_dense", *(name for name in steps if name in lines)]
     return lines[[*columns, "training_s", "peak_memory_predicted_mib", "lr", "at_edge", "rates", "remarks"]]
+
+
+def _start_loss(lines: pd.DataFrame) -> list[str]:
+    """Return the column of losses before the first step, where trainings start from trained weights."""
+    return ["start_loss"] if lines["start_loss"].notna().any() else []
 
 
 def matrices_ratio(page: Formats) -> pd.Series:
@@ -247,6 +242,7 @@ def shown(page: Formats, table: pd.DataFrame) -> pd.DataFrame:
         "ratio",
         "matrices_ratio",
         "parameters",
+        *_start_loss(page.lines),
         "test_loss",
         "less_smaller dense",
         "less_dense",

@@ -93,12 +93,14 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
 
     ``run`` is the training of the searched seed, ``rates`` are those tried; ``timed`` may have the step of some, which
     is also given over that of dense in the same job.
+    ``start_loss`` is that before the first step of trainings that start from trained weights.
     ``chosen`` has the labels in ``runs`` of one training per seed at the chosen rate, or at any where none ended well.
     """
     df = _by_slot(runs).assign(
         rate=_rates(runs),
         depth=frame.column(runs, "method.depth", 1.0).fillna(1.0),
         reported=[metrics.get(REPORTED) for metrics in runs["metrics"]],
+        begun=frame.column(runs, "samples.start").map(lambda start: (start or {}).get(REPORTED)),
         chosen_by=runs["training"].map(lambda run: run.leading if run.status == "ok" else None),
     )
     lines = []
@@ -120,6 +122,7 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
             "chosen_by": best["chosen_by"].min(),
             "depth": best["depth"].min(),
             "at_edge": at_edge,
+            "start_loss": pd.to_numeric(chosen["begun"]).mean(),
             "test_loss": reached.mean(),
             "test_loss_low": reached.min(),
             "test_loss_high": reached.max(),

@@ -1,10 +1,10 @@
 """Training from trained weights: ``start=FOLDER``, its arms, and what a record holds of it."""
 
-import comera
 import pytest
 import torch
 from small_cells import run_bench
 
+import comera
 from bench.core.record import read_all
 from bench.errors import ConfigError
 from bench.estimate.work import predict
@@ -122,7 +122,7 @@ def test_a_fine_tune_begins_where_training_ended_and_records_it(tmp_path, text):
     assert before.status == 0, before.error
     [first] = read_all(tmp_path / "results")
     tuned = "methods=[dense,'comera:weights','dense:narrow']"
-    start = f"start={tmp_path}/results/.models/text"
+    start = f"start={tmp_path}/results/local/.models/text"
     after = run_bench(tmp_path, "experiment=fine_tune", *own, tuned, "ratio=1.2", start, "training.steps=4")
     assert after.status == 0, after.error
     records = {record.arm: record for record in read_all(tmp_path / "results") if record.experiment == "fine_tune"}

@@ -203,6 +203,15 @@ def test_matrices_are_counted_apart_from_the_whole_model() -> None:
     assert (tensorized["matrices_ratio"].round() == tensorized["ratio"].map({2.7: 4, 3.77: 8})).all()
 
 
+def test_the_loss_at_step_0_is_a_column_where_trainings_start_from_trained_weights() -> None:
+    def begun(one: Record) -> dict[str, Any]:
+        return {"samples": {**one.samples, "start": {"loss": 1.0, "test_loss": 2.0 + one.seed}}}
+
+    heading = "loss at step 0"
+    assert heading not in tiny()
+    assert tiny(begun).loc[("Muon", "comera"), heading] == "3.000"  # of the seeds 0, 1 and 2
+
+
 def with_loss(name: str, changed: Any, loss: Any) -> Any:
     """Return what changes a loss of some records, by its value."""
 

@@ -80,7 +80,9 @@ class TextWorkload(BaseWorkload):
         corpus = _read(data.data_folder, settings.files, settings.packages, settings.tokens)
         workload = cls(settings, corpus, data.start)
         if data.dataset not in ("auto", workload.dataset):
-            raise DataError(f"dataset is {data.dataset!r}; the corpus on this machine is: {workload.dataset} (or auto).")
+            raise DataError(
+                f"dataset is {data.dataset!r}; the corpus on this machine is: {workload.dataset} (or auto)."
+            )
         return workload
 
     @property
