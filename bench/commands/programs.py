@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console
 
@@ -27,7 +27,7 @@ def settings_parser(command: str, **lists: Sequence[str]) -> Parser:
     return parser
 
 
-def under_a_setting(names: Sequence[str]) -> str:
+def under_a_setting(names: Iterable[str]) -> str:
     """Return names in parentheses, in lines below what the help of a command says of a setting."""
     indent = " " * 20
     return textwrap.fill(f"({', '.join(names)})", TERMINAL, initial_indent=indent, subsequent_indent=indent)
