@@ -51,7 +51,8 @@ class FiguresParser(argparse.ArgumentParser):
 
 
 def _epilog() -> str:
-    lines, wrapper = ["figures and tables:"], textwrap.TextWrapper(TERMINAL, subsequent_indent=" " * 23)
+    lines = ["figures and tables:"]
+    wrapper = textwrap.TextWrapper(TERMINAL, subsequent_indent=" " * 23, break_on_hyphens=False)
     for name, (artifact, *_) in by_name().items():
         lines.append(wrapper.fill(f"  {name:<20} {artifact.summary.partition(';')[0]}"))
     return (
@@ -59,8 +60,8 @@ def _epilog() -> str:
         + """
 
 Written for each: .svg (figures alone), .md (table and verdicts) and .csv (tidy numbers). Also:
-python -m figures all, claims, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE imports
-modules of your own that register figures. An example:
+python -m figures all, claims, explore, docs (--help says more). FIGURES_PLUGINS=MODULE,MODULE
+imports modules of your own that register figures. An example:
 python -m figures fig1 --records results/reference"""
     )
 
