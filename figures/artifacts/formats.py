@@ -204,7 +204,7 @@ def beside_probes(page: Formats) -> pd.DataFrame:
 def bars(page: Formats) -> pd.Series:
     """Return the loss that each arm must end below: of the n-gram model of its size, else of the best simple model."""
     own = page.lines["test_loss"] - beside_probes(page)["apart"]
-    return own.fillna(page.probes["test_loss"].min()).reindex(page.lines.index)
+    return own.astype(float).fillna(page.probes["test_loss"].astype(float).min()).reindex(page.lines.index)
 
 
 def proves(page: Formats, comparison: pd.DataFrame) -> pd.Series:
@@ -265,7 +265,7 @@ def about(page: Formats, table: pd.DataFrame) -> dict[str, Any]:
         beside=smaller["beside"].where(counted, "void"),
         side=found["apart"].gt(0).map({True: "above", False: "below"}).where(found["sure"] & counted),
     )
-    above = page.lines[page.lines["test_loss_high"] >= bars(page)]
+    above = page.lines[page.lines["test_loss_high"].astype(float) >= bars(page)]
     by_optimizer = {OPTIMIZERS[str(name)]: some for name, some in found.groupby("optimizer", sort=False)}
     return {
         "against": {name: by_standing(some["name"], some["beside"]) for name, some in by_optimizer.items()},

@@ -253,10 +253,13 @@ def test_a_setting_of_another_workload_is_refused(words, said):
 
 
 @pytest.mark.parametrize(
-    ("word", "named"),
-    [("training.optimizer=foo", "training.optimizer is 'foo'"), ("methods=[btt,btt]", "methods has 'btt' twice")],
+    ("words", "named"),
+    [
+        (["methods=[btt]", "training.optimizer=foo"], "training.optimizer is 'foo'"),
+        (["methods=[btt,btt]"], "methods has 'btt' twice"),
+    ],
 )
-def test_plan_and_arms_are_checked_before_the_data_is_read(word, named, monkeypatch):
+def test_plan_and_arms_are_checked_before_the_data_is_read(words, named, monkeypatch):
     monkeypatch.setattr("bench.runner.resolve.open_workload", lambda *_, **__: pytest.fail("the data was read"))
     with configuration(), one_line(ConfigError, named):
-        resolve(job_configuration(["experiment=formats_tiny", word]))
+        resolve(job_configuration(["experiment=formats_tiny", *words]))
