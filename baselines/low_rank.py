@@ -206,11 +206,16 @@ class TwoFactorLinear(nn.Module):
 
     @torch.no_grad()
     def decompose(self, weight: torch.Tensor) -> None:
-        """Let the product be the nearest of its rank to ``weight`` (M, N); both factors have equal singular values."""
+        """Let the product be the nearest of its rank to ``weight`` (M, N); both factors have equal singular values.
+
+        Rows without one are orthonormal in the first factor, since two factors of zeros would never move.
+        """
         left, values, right = torch.linalg.svd(weight, full_matrices=False)  # (M, K), (K,), (K, N)
-        rank, roots = len(self.first), values.sqrt().unsqueeze(1)
-        self.first.copy_((roots * right)[:rank])
-        self.second.copy_((roots * left.t())[:rank])
+        none = values <= torch.finfo(values.dtype).eps * values[0]
+        lengths = torch.where(none, 1, values.sqrt()).unsqueeze(1)
+        rank = len(self.first)
+        self.first.copy_((lengths * right)[:rank])
+        self.second.copy_((values.unsqueeze(1) / lengths * left.t())[:rank])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (..., N) to (..., M)."""
