@@ -204,5 +204,5 @@ def test_the_command_takes_a_name_and_prints_parts(tmp_path):
     lines = ended.output.splitlines()
     assert lines[0].startswith("Take dense, because batch 2 fits and it is exact.")
     assert max(map(len, lines)) <= 100
-    assert any(line.startswith("gpt2_small (gpt2, causal language model), 12 blocks") for line in lines)
+    assert any(line.startswith("gpt2_small (gpt2, causal language model), 12 blocks") for line in lines), lines
     assert any(line.startswith("dense:small, 1/4: 9 blocks, width ") for line in lines)

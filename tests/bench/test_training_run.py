@@ -97,7 +97,7 @@ def undisturbed(workload, tmp_path_factory):
 def killed(cell, workload, folder, monkeypatch, name, call, **upkeep):
     """Start a run, or take it up, and kill it at a call."""
     run = a_run(cell, workload, folder, **upkeep)
-    owners = {"loss": run.step, "evaluate": workload, "end_stage": run.method, "save_file": checkpoint}
+    owners = {"loss": run.step, "evaluate": run.staged, "end_stage": run.method, "save_file": checkpoint}
     with monkeypatch.context() as patch:
         kill_at(patch, owners[name], name, call)
         with pytest.raises(Killed):
