@@ -15,11 +15,13 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 tiny="dataset=synthetic sequence_length=16 model.layers=1 model.width=32 model.heads=2 model.feed_forward=64"
+block="toggles=[{precision:bf16}] text={width:32,heads:2} text.context=16 ratio=1.457 BRIEF"
+formats='methods=[dense,btt,grouped,low_rank:spectral,{comera\:orthogonal:{gamma:0.0,beta:0.0}},{comera\:orthogonal:{gamma:0.0,beta:0.0,merge_tf32:false}}]'
 brief="timing.block_seconds=0.05 timing.blocks=1 timing.extra_blocks=0 timing.warmup_steps=1"
 # A line: a module with its arguments | those on the GPU | those of the rehearsal.
 while IFS='|' read -r words on_gpu on_cpu; do
   if [ "$rehearse" ]; then words+=$on_cpu; else words+=$on_gpu; fi
-  words=${words//TINY/$tiny BRIEF} words=${words//BRIEF/$brief} left=$((end - SECONDS))
+  words=${words//FORMATS/$formats} words=${words//TINY/$tiny BRIEF} words=${words//BLOCK/$block} words=${words//BRIEF/$brief} left=$((end - SECONDS))
   case $words in bench\ experiment=*) words+=" device=$device reuse=config timing.launches=1 results=$results" ;; esac
   [ "$left" -gt 0 ] || { late=$words; break; }
   echo "$left s left: $words" >&2
@@ -37,9 +39,9 @@ bench experiment=steps name=profile measure=profile precision=bf16 methods=[come
 bench experiment=fig1 name=levers batch_size=1 precision=bf16 methods=[comera,{comera:{fused:kernels}},{comera:{fused:torch}},{comera:{merge_jointly:false}},{comera:{merge_tf32:false}},low_rank@size,dense] | cuda_graph=true toggles=[{batch_size:1},{batch_size:32},{batch_size:64},{batch_size:128}] | cuda_graph=false TINY
 bench experiment=fig1 name=levers batch_size=1 precision=fp32 methods=[comera,{comera:{fused:torch}},low_rank@size,dense] | cuda_graph=true toggles=[{batch_size:1},{batch_size:64}] | cuda_graph=false toggles=[{batch_size:1},{batch_size:2}] TINY
 bench experiment=fig1 name=levers batch_size=1 precision=bf16 compile=true methods=[comera,dense] | cuda_graph=true toggles=[{batch_size:1},{batch_size:32},{batch_size:128}] | cuda_graph=false TINY
-bench experiment=widths_decoder methods=[dense,btt,grouped,low_rank:spectral,{comera\:orthogonal:{gamma:0.0,beta:0.0}},{comera\:orthogonal:{gamma:0.0,beta:0.0,merge_tf32:false}}] | toggles=[{precision:bf16,cuda_graph:true}] text.width=4096 text.heads=64 ratio=3.85 | toggles=[{precision:bf16}] text={width:32,heads:2} text.context=16 ratio=1.457 BRIEF
-bench experiment=widths_decoder methods=[dense,btt,grouped,low_rank:spectral,{comera\:orthogonal:{gamma:0.0,beta:0.0}},{comera\:orthogonal:{gamma:0.0,beta:0.0,merge_tf32:false}}] | toggles=[{precision:bf16,cuda_graph:true}] text.width=768 text.heads=12 ratio=3.343 | methods=[grouped] toggles=[{precision:bf16}] text={width:32,heads:2} text.context=16 ratio=1.457 BRIEF
-bench experiment=widths_decoder methods=[dense,btt,grouped,low_rank:spectral,{comera\:orthogonal:{gamma:0.0,beta:0.0}},{comera\:orthogonal:{gamma:0.0,beta:0.0,merge_tf32:false}}] | toggles=[{precision:bf16,cuda_graph:true}] text.width=2048 text.heads=32 ratio=3.715 | methods=[grouped] toggles=[{precision:bf16}] text={width:32,heads:2} text.context=16 ratio=1.457 BRIEF
+bench experiment=widths_decoder FORMATS | toggles=[{precision:bf16,cuda_graph:true}] text.width=4096 text.heads=64 ratio=3.85 | BLOCK
+bench experiment=widths_decoder FORMATS | toggles=[{precision:bf16,cuda_graph:true}] text.width=768 text.heads=12 ratio=3.343 | methods=[grouped] BLOCK
+bench experiment=widths_decoder FORMATS | toggles=[{precision:bf16,cuda_graph:true}] text.width=2048 text.heads=32 ratio=3.715 | methods=[grouped] BLOCK
 bench experiment=fig1 name=levers_lean batch_size=1 precision=bf16 methods=[comera:lean,comera:lean_block,low_rank@size:lean,dense+checkpoint] | cuda_graph=true toggles=[{batch_size:32},{batch_size:128}] | cuda_graph=false TINY
 bench advise measure model=bench/conf/models/bert_base.json sequence_length=128 ratio=4 arms=dense,btt,comera | device=h200 precision=bf16 batch_size=128 | device=cpu batch_size=1
 bench experiment=prediction precision=bf16,fp32 | methods=[comera,comera:lean,low_rank@size,dense] batch_size=1,32,128 | methods=[comera,dense] batch_size=1 TINY

@@ -422,11 +422,11 @@ def _unpacked(packed: torch.Tensor) -> Batch:
     lengths, firsts, labels, ids = packed.long().split([1, 1, 1, packed.shape[1] - 3], dim=1)
     places = torch.arange(ids.shape[1], device=packed.device)  # (T,)
     mask = places < lengths
-    return {
-        "input_ids": ids.contiguous(),
+    return {  # no views: a step that keeps one for backward would keep all packed rows
+        "input_ids": ids.clone(memory_format=torch.contiguous_format),
         "attention_mask": mask,
         "token_type_ids": (mask & (places >= firsts)).long(),
-        "labels": labels.flatten(),
+        "labels": labels.flatten().clone(),
     }
 
 

@@ -95,6 +95,15 @@ def test_a_run_that_goes_on_gets_the_batches_it_would_have_had(counted):
             assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("static", [True, False])
+def test_a_batch_is_no_view(counted, static, batch_size):
+    """A step that keeps its ids or labels for backward would keep whole rows, and be predicted to need them."""
+    for workload in (counted, counted.held_on("cpu")):
+        batch = next(workload.batches("train", batch_size, 5, static=static))
+        assert {name for name, each in batch.items() if each.untyped_storage().nbytes() != each.nbytes} == set()
+
+
 def test_a_workload_held_on_a_device_has_the_same_batches_and_reads_each_row_once(counted):
     held = counted.held_on("cpu")
     for split, seed in (("train", 5), ("train", 6), ("validation", 5)):

@@ -89,7 +89,6 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
     * BERT spreads the mask over all queries, per layer; ours keeps one row for all of them and all layers, as float32;
     * BERT takes its segments from a buffer where ours gets them with the batch, as int64;
     * BERT has two buffers of its own, places and segments;
-    * our step gathers its rows, labels and lengths, int64 all, from those that are held;
     * on a CPU torch's dropout keeps its mask as float32, ours as bits, which also come and go otherwise in backward;
     * BERT's pooler keeps all that the last block put out, ours a copy of the rows that it reads.
     """
@@ -111,17 +110,17 @@ def test_bert_is_our_own_encoder_but_for_its_masks_and_segments(tmp_path, device
     masks, segments, buffers = 4 * batch * length * (layers * length - 1), 8 * batch * length, 2 * 8 * positions
     dropped = (1 + 2 * layers) * batch * length * width
     wider = dropped * 4 - dropped // 8 if device == "cpu" else 0
-    rows, gathered = 4 * batch * (length - 1) * width, 8 * batch * (length + 2)
+    rows = 4 * batch * (length - 1) * width
     own, other = (predicted(workload, "dense", batch, device) for workload in (ours, theirs))
     assert other.work.flops_per_step == own.work.flops_per_step
-    assert other.work.saved_for_backward - own.work.saved_for_backward == masks - segments + wider + rows - gathered
+    assert other.work.saved_for_backward - own.work.saved_for_backward == masks - segments + wider + rows
     assert other.memory.parameter_count == own.memory.parameter_count
     assert other.memory.parameters - own.memory.parameters == buffers
     assert other.memory.gradients == own.memory.gradients
     assert other.memory.optimizer == own.memory.optimizer
     if device == "cuda":
         assert other.memory.temporaries == own.memory.temporaries
-        assert other.memory.activations - own.memory.activations == masks - segments - gathered
+        assert other.memory.activations - own.memory.activations == masks - segments
 
 
 EXPERTS = '{{"model_type": "{}", "{}": 4, "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}}'
