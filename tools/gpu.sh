@@ -40,8 +40,8 @@ bench experiment=fig1 name=levers batch_size=1 precision=bf16 methods=[comera,{c
 bench experiment=fig1 name=levers batch_size=1 precision=fp32 methods=[comera,{comera:{fused:torch}},low_rank@size,dense] | cuda_graph=true toggles=[{batch_size:1},{batch_size:64}] | cuda_graph=false toggles=[{batch_size:1},{batch_size:2}] TINY
 bench experiment=fig1 name=levers batch_size=1 precision=bf16 compile=true methods=[comera,dense] | cuda_graph=true toggles=[{batch_size:1},{batch_size:32},{batch_size:128}] | cuda_graph=false TINY
 bench experiment=widths_decoder FORMATS | toggles=[{precision:bf16,cuda_graph:true}] text.width=4096 text.heads=64 ratio=3.85 | BLOCK
-bench experiment=widths_decoder FORMATS | toggles=[{precision:bf16,cuda_graph:true}] text.width=768 text.heads=12 ratio=3.343 | methods=[grouped] BLOCK
-bench experiment=widths_decoder FORMATS | toggles=[{precision:bf16,cuda_graph:true}] text.width=2048 text.heads=32 ratio=3.715 | methods=[grouped] BLOCK
+bench experiment=widths_decoder FORMATS | toggles=[{precision:bf16,cuda_graph:true}] text.width=768 text.heads=12 ratio=3.343 | BLOCK
+bench experiment=widths_decoder FORMATS | toggles=[{precision:bf16,cuda_graph:true}] text.width=2048 text.heads=32 ratio=3.715 | BLOCK
 bench experiment=fig1 name=levers_lean batch_size=1 precision=bf16 methods=[comera:lean,comera:lean_block,low_rank@size:lean,dense+checkpoint] | cuda_graph=true toggles=[{batch_size:32},{batch_size:128}] | cuda_graph=false TINY
 bench advise measure model=bench/conf/models/bert_base.json sequence_length=128 ratio=4 arms=dense,btt,comera | device=h200 precision=bf16 batch_size=128 | device=cpu batch_size=1
 bench experiment=prediction precision=bf16,fp32 | methods=[comera,comera:lean,low_rank@size,dense] batch_size=1,32,128 | methods=[comera,dense] batch_size=1 TINY

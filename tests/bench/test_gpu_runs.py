@@ -47,6 +47,8 @@ def test_every_line_composes(tmp_path, monkeypatch, device) -> None:
     assert len(asked) == len(LINES)
     for command in asked:
         module, first, *words = command.removeprefix("-m ").split()
+        keys = [word.partition("=")[0] for word in words if "=" in word]
+        assert len({*keys}) == len(keys), f"given twice, which the command refuses: {command}"
         if module == "pytest":
             assert all((ROOT / word).is_file() for word in words if word.endswith(".py"))
         elif first == "advise":

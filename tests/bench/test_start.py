@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_cells import run_bench
+from small_cells import assert_refused, run_bench
 
 import comera
 from bench.core.record import read_all
@@ -80,6 +80,12 @@ def test_a_start_that_does_not_fit_is_refused(tmp_path, text, trained, start, si
     save(comera.tensorize(model, {"blocks.*": comera.TT(ranks=2)}, start="weights"), tmp_path / "tensorized")
     with pytest.raises(ConfigError, match=said):
         opened(text, tmp_path / start, **sizes)
+
+
+def test_a_fine_tune_wants_a_start(tmp_path):
+    """Without one it would train from scratch, and nothing would say so."""
+    ended = run_bench(tmp_path, "experiment=fine_tune", "methods=[dense]", "ratio=null")
+    assert_refused(ended, "start is empty", "start=results/local/.models/text", folder=tmp_path)
 
 
 def test_a_workload_without_trained_models_refuses_a_start():

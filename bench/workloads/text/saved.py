@@ -50,8 +50,10 @@ def start_of(folder: str, settings: TextSettings) -> tuple[dict[str, torch.Tenso
     """Return the weights of the dense model that :func:`save` wrote, by name, and a hash of them.
 
     ``folder`` has the model, or a folder with it and no other model. Raises ConfigError: it has none or several, one
-    that is not dense, or one of other sizes than ``settings``.
+    that is not dense, or one of other sizes than ``settings``; or ``folder`` is empty.
     """
+    if not folder:
+        raise ConfigError("start is empty; name the folder of a trained model, as in start=results/local/.models/text.")
     path = Path(folder).expanduser()
     within = [found.parent for found in sorted(path.glob(f"*/{SETTINGS}"))]
     if len(within) > 1:
