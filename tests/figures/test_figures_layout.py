@@ -1,6 +1,8 @@
 """Where things stand on a drawn page: inside it, apart from one another, and at the heights that were asked for."""
 
+import io
 import itertools
+import re
 from typing import Any
 
 import pandas as pd
@@ -13,7 +15,7 @@ from matplotlib.transforms import Bbox
 from figures.draw import bars
 from figures.draw.captions import Caption
 from figures.draw.layout import WIDTH, panel_page
-from figures.draw.style import DPI, TIME_FILLS, house_style
+from figures.draw.style import DPI, TIME_FILLS, compact, house_style
 from figures.text import NOT_RECORDED
 
 LINES = ("A fact. " * 40, "another fact")
@@ -62,6 +64,28 @@ def test_panels_have_their_height_and_nothing_overlaps(
         _check(figure, axes=len(axes), texts=4 if footnotes else 3)
         assert figure.get_figwidth() == WIDTH
         assert [one.bbox.height / DPI for one in axes] == pytest.approx([2.0] * len(axes), abs=0.03)
+
+
+def test_a_compact_svg_has_its_glyphs_and_their_places() -> None:
+    with house_style():
+        figure = Figure()
+        figure.text(0.123456, 0.5, "plain Text 0123456789")
+        figure.text(0.5, 0.25, "bold", weight="bold")
+        figure.text(0.5, 0.75, "oblique", style="italic")
+        FigureCanvasAgg(figure)
+        figure.savefig(written := io.BytesIO(), format="svg")
+    before, after = written.getvalue(), compact(written.getvalue())
+    glyphs = dict(re.findall(rb'<path id="([^"]+)"(?: d="([^"]+)")?', after))
+    original = dict(re.findall(rb'<path id="([^"]+)"(?: d="([^"]+)")?', before))
+    assert len(original) == len(glyphs) > 20
+    letters = re.findall(rb'<use xlink:href="#([^"]+)"(?: transform="translate\(([\d.]+) 0\)")?/>', before)
+    short = re.findall(rb'<use xlink:href="#([^"]+)"(?: x="([\d.]+)")?/>', after)
+    assert len(letters) == len(short) == len("plainText0123456789boldoblique") + 2  # with spaces
+    for (old, at), (new, x) in zip(letters, short, strict=True):
+        assert float(x or 0) == pytest.approx(float(at or 0), abs=0.01)
+        ours, theirs = ([float(one) for one in re.findall(rb"-?[\d.]+", path)] for path in (glyphs[new], original[old]))
+        assert ours == pytest.approx(theirs, abs=0.01)
+    assert compact(after) == after
 
 
 def test_where_nothing_is_timed_no_panel_is_empty() -> None:
