@@ -126,6 +126,8 @@ class TensorTrainLayer(nn.Module):
 
     def _init_chain(self, scale: float) -> None:
         """Draw cores as N(0, 1) / sqrt(R[i]) · scale^(1/cores), so that entries of the whole have variance scale²."""
+        if self.packed_cores.is_meta:  # has no values, and drawing none takes longer than all else in building a layer
+            return
         with torch.no_grad():
             cores = unpack_cores(self.packed_cores, self.shape)
             for core in cores:
