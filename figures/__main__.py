@@ -244,10 +244,9 @@ def claims(arguments: argparse.Namespace) -> None:
     named, known = set(arguments.claim), claims_of(artifacts().values())
     if unknown := sorted(named - known.keys()):
         raise InputError(f"claim is {unknown[0]!r}; allowed: {', '.join(known)}.")
-    entries = judge(_read(_folder(arguments)))
-    chosen = [entry for entry in entries if entry.claim.id in named] or entries
+    entries = judge(_read(_folder(arguments)), only=named or None)
     in_short = to_details if named else to_text if arguments.all else to_lines
-    sys.stdout.write((in_short if arguments.format == "text" else FORMATS[arguments.format])(chosen))
+    sys.stdout.write((in_short if arguments.format == "text" else FORMATS[arguments.format])(entries))
 
 
 def explore(arguments: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ claim. Where several pages of it speak to one, such as those of two datasets, an
 verdicts count: all the same, that; otherwise partly.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
@@ -166,8 +166,10 @@ def rules_of(all_artifacts: Iterable[Artifact[Any]]) -> dict[str, tuple[Rule, Ar
     return rules
 
 
-def judge(records: Records, claims: Mapping[str, Claim] | None = None) -> list[Entry]:
-    """Every claim of the ledger, in its order, with its verdicts on the records of a whole folder.
+def judge(
+    records: Records, claims: Mapping[str, Claim] | None = None, only: Collection[str] | None = None
+) -> list[Entry]:
+    """Return every claim of the ledger, or ``only`` some, in its order, with verdicts on the records of a whole folder.
 
     Raises LedgerError where ``claims``, by default all there are, are not those that have a rule, and RecordError for a
     record whose samples make no sense.
@@ -180,18 +182,18 @@ def judge(records: Records, claims: Mapping[str, Claim] | None = None) -> list[E
             raise LedgerError(f"the ledger has a claim {name!r}, which no rule decides; there are: {', '.join(rules)}.")
         if name not in claims:
             raise LedgerError(f"the ledger lacks the claim {name!r}, which has a rule.")
-    found: dict[str, dict[str, list[Judged]]] = {claim_id: {} for claim_id in claims}
+    found: dict[str, dict[str, list[Judged]]] = {name: {} for name in claims if only is None or name in only}
     for artifact in everything:
-        wanted = {claim_id for claim_id, (_, owner) in rules.items() if owner is artifact}
+        wanted = {claim_id for claim_id, (_, owner) in rules.items() if owner is artifact and claim_id in found}
         for place, verdict in artifact.judge(df, claims, wanted):
             found[verdict.claim.id].setdefault(verdict.device, []).append((place, verdict))
     beds = {rule.bed.experiment for rule, _ in rules.values() if rule.bed}  # whose records decide no claim
     entries = []
-    for name, claim in claims.items():
-        (rule, owner), devices = rules[name], found[name]
+    for name, devices in found.items():
+        rule, owner = rules[name]
         verdicts = tuple(_on_device(devices[one]) for one in sorted(devices))
         experiments = tuple(one for one in owner.experiments if one not in beds)
-        entries.append(Entry(claim, rule, experiments, verdicts))
+        entries.append(Entry(claims[name], rule, experiments, verdicts))
     return entries
 
 

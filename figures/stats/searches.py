@@ -6,6 +6,7 @@ data that nothing was chosen by, at the chosen rate, over all seeds.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -103,8 +104,9 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
         begun=frame.column(runs, "samples.start").map(lambda start: (start or {}).get(REPORTED)),
         chosen_by=runs["training"].map(lambda run: run.leading if run.status == "ok" else None),
     )
+    used = [*_SLOT, "rate", "seed", "depth", "reported", "begun", "chosen_by", "training", *_SIZES]
     lines = []
-    for slot, every in df.groupby(_SLOT, sort=False, dropna=False):
+    for slot, every in df[used].groupby(_SLOT, sort=False, dropna=False):  # of hundreds of columns
         tried = every.dropna(subset="rate").drop_duplicates(["rate", "seed"], keep="last")
         most = tried[tried["seed"] == tried["seed"].mode().min()].sort_values("rate")  # of the seed with most rates
         best = most.dropna(subset="chosen_by").sort_values("chosen_by", kind="stable").head(1)
@@ -197,6 +199,11 @@ def chance(losses: Sequence[float], rivals: Sequence[float]) -> float:
     >>> chance([1.0, 2.0, 3.0], [4.0])
     0.25
     """
+    return _chance(tuple(losses), tuple(rivals))
+
+
+@functools.lru_cache(maxsize=4096)  # several pages, and the documents, compare the same trainings
+def _chance(losses: tuple[float, ...], rivals: tuple[float, ...]) -> float:
     from scipy.stats import permutation_test  # takes a second to import
 
     if len(rivals) == 1:

@@ -82,7 +82,8 @@ def published(one: Record) -> Record:
 
 
 def entry_of(claim: str, records: Sequence[Record]) -> Entry:
-    return next(entry for entry in judge(list(records)) if entry.claim.id == claim)
+    [entry] = judge(list(records), only={claim})
+    return entry
 
 
 def on_bed(claim: str, records: Sequence[Record]) -> Judgement:
