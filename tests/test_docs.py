@@ -226,7 +226,7 @@ def measured_numbers(text: str) -> list[str]:
 
 
 def test_no_format_ends_surely_below_a_dense_model_of_its_size_as_the_readme_says() -> None:
-    assert "no other way to store its matrices ends surely lower here" in text_of("README.md")
+    assert "no compressed one ended surely lower in loss here" in text_of("README.md")
     pages = [
         path.read_text(encoding="utf-8") for path in (ROOT / "figures" / "rendered" / "reference").glob("formats-*.md")
     ]
@@ -337,10 +337,10 @@ def test_the_worked_cases_are_what_the_command_prints() -> None:
     assert len(others) == 2
     assert advice(*first[0]).strip() == first[1].strip()
     for words, printed in others:  # of some arms, since all take a minute
-        rows = advice(*words, "arms=dense,dense+checkpoint,dense:small,comera").splitlines()
+        rows = advice(*words, "arms=dense,comera").splitlines()
         [start] = [number for number, row in enumerate(rows) if row.startswith("arm ")]
-        found = {" ".join(row.split()) for row in rows[start : start + 5]}
-        assert len(found) == 5
+        found = {" ".join(row.split()) for row in rows[start : start + 3]}
+        assert len(found) == 3
         assert found <= {" ".join(row.split()) for row in printed.splitlines()}, words
 
 

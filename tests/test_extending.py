@@ -18,6 +18,15 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 pytestmark = pytest.mark.slow
 
+#: Added to the commands that time, so that each arm is timed for a moment: what is timed is no part of these tests.
+BRIEF = ["timing.launches=1", "timing.blocks=1", "timing.extra_blocks=0", "timing.block_seconds=0.05"]
+
+
+def timed(words: list[str]) -> list[str]:
+    """Return the words of a command as a list for the interpreter, brief where they time a step."""
+    times = words[2:3] == ["bench"] and words[3].startswith("experiment=") and "measure=" not in " ".join(words)
+    return [sys.executable, *words[1:], *(BRIEF if times else [])]
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
@@ -37,7 +46,7 @@ def folder(tmp_path_factory) -> Path:
                 continue
             assert words[:2] == ["python", "-m"]
             done = subprocess.run(
-                [sys.executable, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, check=False
+                timed(words), cwd=folder, env=environment, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             (folder / f"{len(list(folder.glob('*.out')))}.out").write_text(done.stdout, encoding="utf-8")
@@ -103,9 +112,7 @@ def test_the_rival_is_held_to_the_laws_compared_and_drawn(clone) -> None:
     printed = []
     for line in commands:
         words = shlex.split(line)
-        done = subprocess.run(
-            [sys.executable, *words[1:]], cwd=clone, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(timed(words), cwd=clone, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         printed.append(done.stdout)
     laws = (clone / "tests" / "baselines" / "test_every_arm.py").read_text(encoding="utf-8")
