@@ -26,13 +26,13 @@ help: ## list the targets
 # Figures, tables and sweeps: bench/conf/reproduce.yaml has them by these names.
 REPRODUCE = $(BIN)/python -m bench reproduce $@ --results "$(RESULTS)"
 
-reproduce-fig1: $(READY) ## measure time per epoch and peak memory here, draw Fig. 1 (12 minutes)
+reproduce-fig1: $(READY) ## measure time per epoch and peak memory here, draw Fig. 1 (12 to 16 minutes)
 	$(REPRODUCE)
 
 # Two processes; the tests of one file stay in one of them, since they share what is expensive to make.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test: $(READY) ## run the test suite without its slow tests (4 minutes on 2 cores)
+test: $(READY) ## run the test suite without its slow tests (4 to 8 minutes on 2 cores)
 	$(PYTEST) -m "not slow" --no-loadscope-reorder
 
 setup: $(READY) ## create .venv and install everything

@@ -226,7 +226,7 @@ def measured_numbers(text: str) -> list[str]:
 
 
 def test_no_format_ends_surely_below_a_dense_model_of_its_size_as_the_readme_says() -> None:
-    assert "no compressed one ended surely lower in loss here" in text_of("README.md")
+    assert "no compressed model of its size ended surely lower in loss here" in text_of("README.md")
     pages = [
         path.read_text(encoding="utf-8") for path in (ROOT / "figures" / "rendered" / "reference").glob("formats-*.md")
     ]
