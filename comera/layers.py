@@ -126,8 +126,6 @@ class TensorTrainLayer(nn.Module):
 
     def _init_chain(self, scale: float) -> None:
         """Draw cores as N(0, 1) / sqrt(R[i]) · scale^(1/cores), so that entries of the whole have variance scale²."""
-        if self.packed_cores.is_meta:  # has no values, and drawing none takes longer than all else in building a layer
-            return
         with torch.no_grad():
             cores = unpack_cores(self.packed_cores, self.shape)
             for core in cores:
@@ -290,6 +288,8 @@ class TTLinear(TensorTrainLayer):
         average with ``"normal"``. With ``init="spectral"`` (nor in the paper) each core is drawn as a layer of its own
         would be (:func:`comera.tensor_train.draw_spectral`).
         """
+        if self.packed_cores.is_meta:  # without values to draw, which would take most of the time of building a layer
+            return
         scale = math.sqrt(1 / (self.in_features + self.out_features))
         if self.init == "orthogonal":
             with torch.no_grad():
@@ -442,7 +442,8 @@ class TTMEmbedding(TensorTrainLayer):
 
     def reset_parameters(self) -> None:
         """Draw the cores so that table entries have unit variance, as ``nn.Embedding`` does; diagonals of ones."""
-        self._init_chain(1.0)
+        if not self.packed_cores.is_meta:
+            self._init_chain(1.0)
 
     @torch.no_grad()
     def scale_like(self, weight: torch.Tensor) -> None:

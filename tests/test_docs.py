@@ -337,10 +337,10 @@ def test_the_worked_cases_are_what_the_command_prints() -> None:
     assert len(others) == 2
     assert advice(*first[0]).strip() == first[1].strip()
     for words, printed in others:  # of some arms, since all take a minute
-        rows = advice(*words, "arms=dense,comera").splitlines()
+        rows = advice(*words, "arms=dense,dense+checkpoint,dense:small,comera").splitlines()
         [start] = [number for number, row in enumerate(rows) if row.startswith("arm ")]
-        found = {" ".join(row.split()) for row in rows[start : start + 3]}
-        assert len(found) == 3
+        found = {" ".join(row.split()) for row in rows[start : start + 5]}
+        assert len(found) == 5
         assert found <= {" ".join(row.split()) for row in printed.splitlines()}, words
 
 

@@ -1,4 +1,4 @@
-"""The worked example of docs/extending.md: its modules and commands, run as they stand there."""
+"""The worked example of docs/extending.md: its modules and commands, which time steps only for a moment."""
 
 import os
 import re
