@@ -26,6 +26,7 @@ would hand a fake one to the next real step; the bench makes predictions in proc
 """
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -40,7 +41,7 @@ from torch.utils._pytree import tree_leaves
 
 from bench.estimate.cpu_operations import held_inside
 from bench.estimate.cuda_operations import cuda_operations, use_cuda_defaults
-from bench.estimate.sparse_gradients import SparseShapes, handed_over, parts
+from bench.estimate.sparse_gradients import ASKS_DEVICE, SparseShapes, handed_over, parts
 from bench.protocol import Batch, Method, Workload
 from bench.step.low_precision import adapted_model, precision_unsupported
 from bench.step.train_step import TrainStep, rare_work
@@ -181,15 +182,21 @@ class _Entry:
     died: int | None = None
 
 
+@functools.cache
+def _argument_names(operation: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in operation._schema.arguments)
+
+
 class Operations(TorchDispatchMode):
     """Shows each operation inside the block to :meth:`seen`: the operation, its arguments by name, its result."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is ASKS_DEVICE:
+            return args[0].device
         result = handed_over(func, args)
         if result is None:
             result = func(*args, **(kwargs or {}))
-        names = (argument.name for argument in func._schema.arguments)
-        self.seen(func, dict(zip(names, args, strict=False)) | (kwargs or {}), result)
+        self.seen(func, dict(zip(_argument_names(func), args, strict=False)) | (kwargs or {}), result)
         return result
 
     def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:
@@ -282,4 +289,6 @@ def reachable_tensors(root: object) -> list[torch.Tensor]:
 
 def tensors_in(value: object) -> list[torch.Tensor]:
     """Return the tensors among an operator's arguments or results; of a sparse one, its indices and its values."""
+    if isinstance(value, torch.Tensor):  # as most results are
+        return [*parts(value)]
     return [part for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) for part in parts(leaf)]

@@ -19,6 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 aten = torch.ops.aten
 
+#: PyTorch itself asks fake tensors for their device in this way, through all modes and more often than it runs
+#: operations; the first mode answers.
+ASKS_DEVICE = torch.ops.prim.device.default
+
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the tensors that hold the bytes of ``tensor``: itself, or the indices and the values of a sparse one.
@@ -61,6 +65,8 @@ class SparseShapes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         first = args[0] if args else None
+        if func is ASKS_DEVICE:
+            return first.device
         if isinstance(first, FakeTensor):
             if (gradient := handed_over(func, args)) is not None:
                 return gradient
