@@ -64,9 +64,9 @@ class SparseShapes(TorchDispatchMode):
             self._know(tensor, getattr(tensor, "unique_count", None))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        first = args[0] if args else None
         if func is ASKS_DEVICE:
-            return first.device
+            return args[0].device
+        first = args[0] if args else None
         if isinstance(first, FakeTensor):
             if (gradient := handed_over(func, args)) is not None:
                 return gradient
