@@ -188,7 +188,10 @@ def _argument_names(operation: Any) -> tuple[str, ...]:
 
 
 class Operations(TorchDispatchMode):
-    """Shows each operation inside the block to :meth:`seen`: the operation, its arguments by name, its result."""
+    """Shows each operation inside the block to :meth:`seen`: the operation, its arguments by name, its result.
+
+    To ask a fake tensor for its device is none.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is ASKS_DEVICE:

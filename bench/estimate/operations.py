@@ -116,7 +116,7 @@ class OperationLog(Operations):
         if of_weights and self._step.phase == "forward":
             self._held += [tensor.untyped_storage() for tensor in outputs]
             self._of_weights |= {id(tensor.untyped_storage()) for tensor in outputs}
-        if func.is_view or func.namespace == "prim" or _NO_KERNEL.match(name):
+        if func.is_view or _NO_KERNEL.match(name):
             return
         changed = [
             tensor

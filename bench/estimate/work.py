@@ -264,7 +264,7 @@ class TrafficMeter(Operations):
 
     def seen(self, func: Any, given: Mapping[str, Any], result: Any) -> None:  # noqa: ARG002
         """Note the tensors that an operation is given."""
-        if not func.is_view and func.namespace != "prim":  # to ask a fake tensor for its device is to read nothing
+        if not func.is_view:
             others = list(given.values())[1:]
             some_rows = func.overloadpacket is aten.index_copy_ or any(
                 getattr(one, "is_sparse", False) for one in others

@@ -8,9 +8,10 @@ import torch
 from tiny import ModelWorkload, TinyMethod, TinyWorkload, rare_event
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.estimate.cuda_operations import cuda_operations
-from bench.estimate.memory import CATEGORIES, predict_memory, reachable_tensors, trace_memory
+from bench.estimate.memory import CATEGORIES, Operations, predict_memory, reachable_tensors, trace_memory
 from bench.protocol.methods import build, checked_settings
 from bench.step.train_step import TrainStep
 
@@ -235,6 +236,29 @@ def test_cuda_takes_less_for_dropout_and_more_for_a_default_optimizer():
     loop = predict_tiny(method=Default(), batch_size=1, device="cpu")
     multi_tensor = predict_tiny(method=Default(), batch_size=1, device="cuda")
     assert multi_tensor.temporaries >= multi_tensor.parameters > loop.temporaries
+
+
+def test_a_question_for_a_device_is_no_operation():
+    """Most of what modes below see of a step on fake tensors are such questions; here the mode itself answers."""
+    seen = {kind: set() for kind in (Operations, TorchDispatchMode)}
+
+    class Shown(Operations):
+        def seen(self, func, given, result):  # noqa: ARG002
+            seen[Operations].add(func.namespace)
+
+    class Raw(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen[TorchDispatchMode].add(func.namespace)
+            return func(*args, **(kwargs or {}))
+
+    for mode in (Shown, Raw):
+        with FakeTensorMode():
+            layer = nn.Linear(3, 2)
+            with mode():
+                loss = layer(torch.ones(4, 3)).sum()
+                loss.backward()
+            assert loss.device == layer.weight.grad.device == torch.device("cpu")
+    assert seen == {Operations: {"aten"}, TorchDispatchMode: {"aten", "prim"}}
 
 
 def test_nothing_of_a_prediction_stays_behind():
