@@ -171,9 +171,16 @@ def test_a_ratio_of_times_that_were_not_timed_together_is_marked(name: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if ARTIFACTS[name].draw])
+@pytest.mark.parametrize("name", [name for name in NAMES if ARTIFACTS[name].draw and name not in WHOLE])
 def test_failed_cells_are_drawn(name: str) -> None:
     records = same_code(name)
     one = victim(name, records)
     [page] = pages(name, [failed(one) if other is one else other for other in records], picture=True)
     assert page.files.plotted
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_excerpt_with_a_failed_reference_is_not_drawn(name: str) -> None:
+    records = same_code(name)
+    assert list(pages(name, records))
+    assert not list(pages(name, [failed(one) if one.arm == "dense" else one for one in records]))
