@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from comera.adaptation.closing import LATE_VARIANTS, Closing, LateVariant, Order
+from comera.adaptation.closing import LATE_VARIANTS, ORDERS, Closing, LateVariant, Order
 from comera.adaptation.recompression import recompress
 from comera.compatibility.arguments import check_module, check_number
 from comera.formats.block_linear import BlockLinear
@@ -408,7 +408,7 @@ class CoMERA:
     def _closing_of(self, model: nn.Module) -> Closing:
         """Return what closes the model's entries, made at the first call."""
         if self._closing is None:
-            order: Order = "saliency" if self.settings.late == "saliency" else "magnitude"
+            order: Order = next((each for each in ORDERS if each == self.settings.late), "magnitude")
             self._closing = Closing(tensorized_layers(model), order, self.settings.may_close_layers)
             self._closing.load_state_dict({"saliency": self._saved_saliency})
             self._saved_saliency = []

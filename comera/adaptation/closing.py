@@ -10,6 +10,9 @@ Saliencies are divided by the square root of their layer's own, the largest sum 
 learned little yet, such as one that starts at zero, would else lose all it has to the layers that learned first; of its
 share of the layer alone, an entry of a layer that matters to nothing would count as much as one of any other.
 
+Per parameter (``"saliency_per_parameter"``), the saliency of an entry is also divided by the core entries that closing
+it frees.
+
 A bond that loses its last entry closes its whole layer. That choice has a saliency of its own: the layer's. So a layer
 never closes because a short bond at its end ran out of entries.
 """
@@ -27,11 +30,11 @@ from comera.layers import TensorTrainLayer
 
 Numbers = npt.NDArray[np.float64]
 
-Order = Literal["saliency", "magnitude"]
+Order = Literal["saliency", "saliency_per_parameter", "magnitude"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 #: How a late stage chooses what closes; ``"paper"`` prices the size (:class:`comera.LateStage`).
-LateVariant = Literal["saliency", "magnitude", "paper"]
+LateVariant = Literal["saliency", "saliency_per_parameter", "magnitude", "paper"]
 LATE_VARIANTS: tuple[LateVariant, ...] = get_args(LateVariant)
 
 #: Weight of the past in the running average of saliencies.
@@ -62,7 +65,8 @@ class Closing:
 
     Args:
         layers: tensorized layers, whose cores are distinct.
-        order: ``"saliency"``, or ``"magnitude"`` of the entries.
+        order: ``"saliency"``, that over the core entries freed (``"saliency_per_parameter"``), or ``"magnitude"`` of
+            the entries.
         may_close_layers: whether a layer may close as a whole.
 
     Example:
@@ -97,7 +101,7 @@ class Closing:
         Args:
             scale: of the gradients, where a scaled loss has not been unscaled yet.
         """
-        if self.order != "saliency":
+        if self.order == "magnitude":
             return
         diagonals: list[torch.Tensor] = [layer.diagonals for layer in self.layers]
         gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in diagonals]
@@ -137,7 +141,7 @@ class Closing:
         Returns:
             The core entries that remain. They are more than ``size`` where all that could close is closed.
         """
-        chains = _OpenBonds(self.layers, self._importances())
+        chains = _OpenBonds(self.layers, self._importances(), self.order == "saliency_per_parameter")
         closed = chains.close_to(size, LEAST * size if least is None else least, self.may_close_layers)
         for layer, places in zip(self.layers, closed, strict=True):
             if places:
@@ -188,7 +192,7 @@ class Closing:
 
     def _importances(self) -> list[Numbers]:
         """Return the importance of every entry, per layer; infinite where it is frozen."""
-        by_saliency = self.order == "saliency" and bool(self.saliency)
+        by_saliency = self.order != "magnitude" and bool(self.saliency)
         found = []
         for number, layer in enumerate(self.layers):
             tensor = self.saliency[number] if by_saliency else layer.diagonals.abs()
@@ -234,9 +238,16 @@ def least_size(layers: Sequence[TensorTrainLayer], may_close_layers: bool) -> in
 
 
 class _OpenBonds:
-    """Bonds of all layers in flat arrays, for the greedy choice of what closes next."""
+    """Bonds of all layers in flat arrays, for the greedy choice of what closes next.
 
-    def __init__(self, layers: Sequence[TensorTrainLayer], importances: Sequence[Numbers]) -> None:
+    Args:
+        layers: tensorized layers.
+        importances: of the entries of each.
+        per_parameter: whether importances count over the core entries that are freed.
+    """
+
+    def __init__(self, layers: Sequence[TensorTrainLayer], importances: Sequence[Numbers], per_parameter: bool) -> None:
+        self.per_parameter = per_parameter
         self.places: list[npt.NDArray[np.int64]] = []  # per bond: open entries of its layer, least important first
         self.values: list[Numbers] = []  # per bond: their importances
         self.layer_of: list[int] = []
@@ -288,6 +299,8 @@ class _OpenBonds:
                     last = bonds[self.ranks[bonds] == 1]
                     freed[last] = self._size_of(number)
                     importances[last] = max(self.values[bond][self.next[bond] :].sum() for bond in bonds)
+            if self.per_parameter:
+                importances = importances / np.maximum(freed, 1.0)
             possible = np.isfinite(importances)
             if not possible.any():
                 break

@@ -79,7 +79,8 @@ class RankPlan:
         parameters: core entries of all tensorized layers to reach, instead of ``size_target``.
         of: what ``size_target`` is a fraction of: ``"present"``, the size when the late stage begins, or ``"start"``,
             the size when :func:`comera.control_ranks` is called.
-        variant: how the late stage chooses what closes: ``"saliency"``, ``"magnitude"`` of entries, or ``"paper"``.
+        variant: how the late stage chooses what closes: ``"saliency"``, ``"saliency_per_parameter"`` that it frees,
+            ``"magnitude"`` of entries, or ``"paper"``.
         may_close_layers: whether a layer may close as a whole; it then passes its bias alone.
 
     Raises:
@@ -153,7 +154,7 @@ class RankPlan:
     @property
     def order(self) -> Order:
         """The order in which the late stage closes entries by itself."""
-        return "saliency" if self.variant == "saliency" else "magnitude"
+        return "magnitude" if self.variant == "paper" else self.variant
 
     def early(self, full: int | None = None) -> EarlyStage:
         """Return the objective of the early stage, with the core entries that count as 1."""

@@ -31,7 +31,12 @@ BEDS = {EXPERIMENT: SCRATCH, "text_stages": "formats_small"}
 
 #: How an arm comes to its size, by the setting ``late``; those of studies are compared with the paper's.
 PUBLISHED, FROM_SCRATCH = "published late stage", "from scratch"
-_WAYS = {"saliency": "closed by saliency", "magnitude": "closed by magnitude", "paper": PUBLISHED}
+_WAYS = {
+    "saliency": "closed by saliency",
+    "saliency_per_parameter": "closed by saliency per parameter",
+    "magnitude": "closed by magnitude",
+    "paper": PUBLISHED,
+}
 _AT_ONCE = {"magnitude": "cut at once by magnitude", "recompress": "rounded at once"}
 
 #: A change of the recipe that makes every arm smaller.

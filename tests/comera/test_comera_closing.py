@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import comera
-from comera.adaptation.closing import Closing, least_size, size_on_curve
+from comera.adaptation.closing import LATE_VARIANTS, Closing, least_size, size_on_curve
 
 OPTIMIZERS = ("adamw", "sgd", "muon")
 
@@ -134,7 +134,7 @@ def test_thirty_late_stages_meet_their_targets_and_beat_a_cut_by_magnitude():
     assert better >= 25, better
 
 
-@pytest.mark.parametrize("variant", ["saliency", "magnitude", "paper"])
+@pytest.mark.parametrize("variant", LATE_VARIANTS)
 @pytest.mark.parametrize("target", [0.6, 0.15])
 def test_every_variant_meets_its_target(variant, target):
     *_, share = run("adamw", target, 0, variant, steps=120)
@@ -187,6 +187,19 @@ def test_what_frees_the_size_is_counted_as_exact_size_counts_it():
     full = size_of(model)
     for share in (0.9, 0.5, 0.2, 0.05, 0.01):
         assert closing.close_to(share * full) == size_of(model) <= share * full
+
+
+def test_per_parameter_the_entry_that_frees_more_closes_first():
+    """The entry in the middle is the less salient one, but the one at the end frees four times as much."""
+    closed = {}
+    for order in ("saliency", "saliency_per_parameter"):
+        layer = comera.TTLinear(16, 16, (4, 4), (4, 4), ranks=(2, 16, 2))
+        closing = Closing([layer], order)
+        closing.saliency = [torch.ones(20)]
+        closing.saliency[0][0], closing.saliency[0][2] = 0.5, 0.2
+        closing.close_to(layer.shape.parameter_count - 1, least=0.0)
+        closed[order] = layer.active_ranks()
+    assert closed == {"saliency": (2, 15, 2), "saliency_per_parameter": (1, 16, 2)}
 
 
 def test_held_entries_neither_open_nor_close():

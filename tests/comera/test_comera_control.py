@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import comera
+from comera.adaptation.closing import LATE_VARIANTS
 from comera.layers import RANKS
 from comera.loops.control import STATE
 
@@ -103,7 +104,7 @@ def test_gradients_of_the_published_late_stage_are_those_of_the_objective(target
         assert (mine - theirs).abs().max() <= 1e-6 * theirs.abs().max()
 
 
-@pytest.mark.parametrize("variant", ["saliency", "magnitude", "paper"])
+@pytest.mark.parametrize("variant", LATE_VARIANTS)
 @pytest.mark.parametrize("recovery", [0.0, 0.25])
 def test_both_stages_end_at_the_target_and_stay_there(variant, recovery):
     model = toy()
