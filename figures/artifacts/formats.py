@@ -30,8 +30,9 @@ from figures.draw.lines import lines
 from figures.frame import Records
 from figures.stats.searches import OWN, REPORTED, against, comparable, searched, with_sure, worded
 
-EXPERIMENTS = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer", "fine_tune")
-TIMES = tuple(f"{name}_time" for name in EXPERIMENTS[:-1])
+TIMED = ("formats_teacher", "formats_tiny", "formats_small", "formats_base", "pointer")
+EXPERIMENTS = (*TIMED, "formats_docs", "fine_tune")
+TIMES = tuple(f"{name}_time" for name in TIMED)
 
 #: How the names of dense models begin that were made smaller by their shape.
 SMALLER = ("dense:narrow", "dense:small")
