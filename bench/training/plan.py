@@ -1,5 +1,6 @@
 """The training runs of an arm: the stages of its workload's plan, as cells."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -47,7 +48,7 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     rows = workload.training_examples
     if rows is None:
         raise ConfigError(f"measure is 'train', but {workload.name} has no epoch; allowed: run, predict.")
-    if workload.metric is None:
+    if inspect.getattr_static(workload, "metric") is None:  # computed, it would take its probes' minute already here
         raise ConfigError(f"measure is 'train', but {workload.name} has no metric to evaluate; allowed: run, predict.")
     plan = plan_of(values, workload)
     batches = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)
