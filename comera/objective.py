@@ -23,10 +23,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from comera.compatibility.arguments import check_module, check_number, check_scalar, shown
 from comera.compatibility.distributed import whole
-from comera.compatibility.optimizer_states import held_by, living_optimizers
+from comera.compatibility.living import living
+from comera.compatibility.optimizer_states import held_by
 from comera.contraction.joint_merging import take_entries
 from comera.layers import TensorTrainLayer
 from comera.modes import check_whole
@@ -372,7 +374,7 @@ class _Stage:
         self._moves = True
         if versions != self._versions or not trained:
             return
-        optimizers = living_optimizers()
+        optimizers = living([Optimizer])
         if optimizers and all(set(trained).isdisjoint(held_by(each)) for each in optimizers):
             warnings.warn(
                 f"{type(self).__name__} is called again and no optimizer holds the cores and rank entries of the "

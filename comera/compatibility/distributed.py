@@ -20,6 +20,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from comera.compatibility.living import living
+
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return all entries of a sharded tensor (DTensor), gathered with its gradient; other tensors as they are.
@@ -130,15 +132,15 @@ def _held_by(wrapper: Any) -> Iterable[torch.Tensor]:
 def _managed(parameters: Mapping[torch.Tensor, int], wrappers: tuple[type, ...]) -> bool:
     """Return whether a living wrapper of one of these classes holds one of the parameters.
 
-    A wrapper leaves no mark on the module inside, so that it is looked for among all living objects. This takes some
-    tenths of a second, and happens only in a process of a process group.
+    A wrapper leaves no mark on the module inside, so that it is looked for among all living objects. This happens only
+    in a process of a process group.
     """
     if not wrappers or not distributed.is_available() or not distributed.is_initialized():
         return False
     for _ in range(2):
-        living = [each for each in gc.get_objects() if issubclass(type(each), wrappers)]
-        if not any(parameter in parameters for wrapper in living for parameter in _held_by(wrapper)):
+        found = living(wrappers)
+        if not any(parameter in parameters for wrapper in found for parameter in _held_by(wrapper)):
             return False
-        del living
+        del found
         gc.collect()  # a deleted wrapper may have been part of a cycle
     return True

@@ -25,7 +25,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from itertools import compress
 from typing import Any
 
 import torch
@@ -33,6 +32,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
+
+from comera.compatibility.living import living
 
 #: Optimizers whose state is in no parameter's shape, by the names of their classes, and what they keep instead.
 REFUSED = {
@@ -130,26 +131,6 @@ def cut_state(optimizer: Optimizer, parameter: nn.Parameter, places: torch.Tenso
         optimizer.state[parameter].update({entry: cut(places) for entry, cut in cuts.items()})
 
 
-def living_optimizers() -> list[Optimizer]:
-    """Find the optimizers of this process, among all living objects.
-
-    There may be millions of objects, so that they are compared by class alone, without a Python call for each.
-
-    Example:
-        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))])
-        >>> optimizer in living_optimizers()
-        True
-    """
-    kinds: set[type] = set()
-    pending: list[type] = [Optimizer]
-    while pending:
-        kind = pending.pop()
-        kinds.add(kind)
-        pending += set(type.__subclasses__(kind)) - kinds
-    objects = gc.get_objects()
-    return list(compress(objects, map(kinds.__contains__, map(type, objects))))
-
-
 def holders(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
     """Find the optimizers of this process that hold one of the parameters.
 
@@ -162,7 +143,7 @@ def holders(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
     wanted = set(parameters)
     if not wanted:
         return []
-    found = [weakref.ref(each) for each in living_optimizers() if not wanted.isdisjoint(held_by(each))]
+    found = [weakref.ref(each) for each in living([Optimizer]) if not wanted.isdisjoint(held_by(each))]
     if found:
         gc.collect()  # a deleted optimizer may have been part of a cycle
     return [optimizer for each in found if (optimizer := each()) is not None]

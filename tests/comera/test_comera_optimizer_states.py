@@ -10,7 +10,8 @@ from model_states import assert_same
 from torch import nn
 
 import comera
-from comera.compatibility.optimizer_states import check_states, cut_state, living_optimizers
+from comera.compatibility.living import living
+from comera.compatibility.optimizer_states import check_states, cut_state
 from comera.loops.control import RankPlan
 
 CLOSED = (0, 1, 5, 33, 34)  # places in the rank entries of a layer, no bond as a whole
@@ -259,7 +260,7 @@ def test_torchaos_tensors_become_what_torchao_keeps_for_a_parameter_of_the_new_s
         assert weights[0].isfinite().all()
 
 
-def test_optimizers_are_found_among_many_objects_without_a_call_for_each():
+def test_living_objects_are_found_among_many_objects_without_a_call_for_each():
     class Own(torch.optim.SGD):
         """Of a class that this process has just made."""
 
@@ -273,7 +274,7 @@ def test_optimizers_are_found_among_many_objects_without_a_call_for_each():
 
     sys.setprofile(count)
     try:
-        found = living_optimizers()
+        found = living([torch.optim.Optimizer])
     finally:
         sys.setprofile(None)
     assert own in found
