@@ -45,6 +45,19 @@ def test_product_and_gradients_are_torchs_and_lie_as_the_operands(operands):
     assert outside.transpose(0, 1).is_contiguous()
 
 
+def test_every_result_is_written_along_its_rows(operands, monkeypatch):
+    """Column by column, PyTorch 2.13 multiplies bfloat16 on a CPU by a plain loop: 1,600 ms in place of 0.4."""
+    written = []
+
+    def multiply(left, right, *, out, bmm=torch.bmm):
+        written.append(out.stride(2))
+        return bmm(left, right, out=out)
+
+    monkeypatch.setattr(torch, "bmm", multiply)
+    torch.autograd.grad(batched_product(*operands).sum(), operands)
+    assert written == [1, 1, 1]
+
+
 def test_second_and_forward_derivatives_are_right(operands):
     assert torch.autograd.gradcheck(batched_product, operands, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(batched_product, operands)
