@@ -58,7 +58,7 @@ def table(page: Page) -> pd.DataFrame:
     parts = [
         df[[*own, "precision", "compile", "cuda_graph", "parameters"]],
         steps,
-        over.drop(columns="pairing"),
+        over.rename(columns={"pairing": "time_pairing"}),
         df[["peak_memory_predicted_mib", "status"]],
         (df["status"] + ": " + df["message"]).mask(df["status"] == "ok", "").rename("remarks"),
     ]

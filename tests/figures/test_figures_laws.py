@@ -158,7 +158,7 @@ def test_a_record_of_older_code_is_marked(name: str) -> None:
 
 #: Artifacts with ratios of times that were timed together.
 PAIRED = ("fig1", "fig5", "fig7", "fig8", "fig10", "fig12")
-PAIRED += ("table_tensorization", "scaling")
+PAIRED += ("table_tensorization", "scaling", "widths")
 
 
 @pytest.mark.parametrize("name", PAIRED)
