@@ -1,5 +1,6 @@
 """The training runs of an arm: the stages of its workload's plan, as cells."""
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -48,7 +49,9 @@ def training_cells(cell: Cell, values: Mapping[str, Any], workload: Workload) ->
     rows = workload.training_examples
     if rows is None:
         raise ConfigError(f"measure is 'train', but {workload.name} has no epoch; allowed: run, predict.")
-    if inspect.getattr_static(workload, "metric") is None:  # computed, it would take its probes' minute already here
+    # What is cached takes long to compute, as probes do, and is never None.
+    costly = isinstance(inspect.getattr_static(workload, "metric", None), functools.cached_property)
+    if not costly and workload.metric is None:
         raise ConfigError(f"measure is 'train', but {workload.name} has no metric to evaluate; allowed: run, predict.")
     plan = plan_of(values, workload)
     batches = rows // cell.batch_size if plan.static else workload.batches_per_epoch(cell.batch_size)

@@ -82,7 +82,7 @@ def open_workload(name: str, settings: Any, data: Data, check: bool) -> Workload
             raise ConfigError(f"{kind.section}: {error}.") from None
         # Not by hasattr, which computes properties: a metric's probes take a minute of counting.
         there = {*dir(type(opened)), *vars(opened)}
-        if missing := [member for member in _OPENED_MEMBERS if member not in there]:
+        if missing := [each for each in _OPENED_MEMBERS if each not in there and not hasattr(opened, each)]:
             raise ConfigError(f"workload {name!r} lacks {', '.join(missing)}; see bench.protocol.Workload.")
         if data.start is not None and getattr(opened, "start", None) is None:
             raise ConfigError(f"start is {data.start}, and workload={name} starts from no trained model; leave it out.")

@@ -34,7 +34,7 @@ Order = Literal["saliency", "saliency_per_parameter", "magnitude"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 #: How a late stage chooses what closes; ``"paper"`` prices the size (:class:`comera.LateStage`).
-LateVariant = Literal["saliency", "saliency_per_parameter", "magnitude", "paper"]
+LateVariant = Literal[Order, "paper"]
 LATE_VARIANTS: tuple[LateVariant, ...] = get_args(LateVariant)
 
 #: Weight of the past in the running average of saliencies.

@@ -70,7 +70,7 @@ class _BatchedProduct(torch.autograd.Function):
         for dimension in reversed(order):
             strides[dimension], numbers = numbers, numbers * sizes[dimension]
         product = left.new_empty_strided(sizes, strides)
-        # Column by column, PyTorch 2.13 multiplies bfloat16 on a CPU by a plain loop, thousands of times as long.
+        # Column by column, PyTorch 2.13 multiplies bfloat16 on a CPU by a plain loop.
         if strides[1] == 1 != strides[2] and (left.device.type, left.dtype) == ("cpu", torch.bfloat16):
             torch.bmm(right.transpose(1, 2), left.transpose(1, 2), out=product.transpose(1, 2))
         else:

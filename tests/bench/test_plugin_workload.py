@@ -6,6 +6,7 @@ docs/extending.md adds a plainer one, which ``tests/test_extending.py`` puts thr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ from bench.core.record import read_all
 from bench.core.samples import per_example
 from bench.errors import ConfigError
 from bench.gate.exact import all_benchmarks, measure
-from bench.protocol import Evaluation, Gated, Metric, Stage, Words
+from bench.protocol import Data, Evaluation, Gated, Metric, Stage, Words
+from bench.training.plan import training_cells
 from bench.workloads.base import BaseWorkload
 
 
@@ -147,6 +149,28 @@ def test_a_missing_member_is_named(name, monkeypatch):
     offered(monkeypatch, type("Lacking", (), members))
     with pytest.raises(ConfigError, match=f"of another_package lacks {name}"):
         bench.workloads.available()
+
+
+def test_opening_and_planning_compute_no_metric(monkeypatch):
+    """Its probes may take a minute of counting, and a job that is only resolved shows none of it."""
+    metric = functools.cached_property(lambda _: pytest.fail("the metric is computed"))
+    kind = type("Counting", (ClickWorkload,), {"name": "counting", "section": "counting", "metric": metric})
+    metric.__set_name__(kind, "metric")
+    offered(monkeypatch, kind)
+    opened = bench.workloads.open_workload("counting", kind.Settings(), Data(), False)
+
+    def planned(*_):
+        raise ConfigError("planned")
+
+    monkeypatch.setattr("bench.training.plan.plan_of", planned)
+    with pytest.raises(ConfigError, match="planned"):
+        training_cells(None, {}, opened)
+
+
+def test_a_metric_that_turns_out_to_be_none_is_refused():
+    kind = type("Without", (), {"name": "made_up", "training_examples": 10, "metric": property(lambda _: None)})
+    with pytest.raises(ConfigError, match="made_up has no metric to evaluate"):
+        training_cells(None, {}, kind())
 
 
 @pytest.mark.parametrize("taken", ["clicks", "encoder"])

@@ -46,7 +46,7 @@ def test_product_and_gradients_are_torchs_and_lie_as_the_operands(operands):
 
 
 def test_results_in_bfloat16_on_a_cpu_are_written_along_their_rows(operands, monkeypatch):
-    """Column by column, PyTorch 2.13 multiplies them by a plain loop: 1,600 ms in place of 0.4."""
+    """Column by column, PyTorch 2.13 multiplies them by a plain loop."""
     operands = [operand.detach().bfloat16().requires_grad_() for operand in operands]
     written = []
 
