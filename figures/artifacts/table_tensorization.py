@@ -32,14 +32,8 @@ def _slot(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def select(records: Records) -> list[TimesAndMemory]:
     """Return a page per device, of the newest record of each line; all of a matrix are on the same data."""
     df = frame.of(records)
-    df = df.join(
-        pd.DataFrame(
-            map(_slot, frame.dicts(df, "workload", "arm", "ratio", "workload.*", "method.*")),
-            df.index,
-            _SLOT,
-            dtype=object,
-        )
-    )
+    rows = frame.dicts(df, "workload", "arm", "ratio", "workload.*", "method.*")
+    df = df.join(pd.DataFrame(map(_slot, rows), df.index, _SLOT, dtype=object))
     same = ["batch_size", "precision", "cuda_graph", "compile", "workload.optimizer_step"]
     about: dict[str, Any] = {"same": same, "each": ["dataset"], "arm": "matrix"}
     return [choose(one, TimesAndMemory, _SLOT, **about, **device) for device, one in frame.by_device(df)]
