@@ -102,7 +102,24 @@ def of(records: Records) -> pd.DataFrame:
         return records
     rows = [_row(record) for record in records]
     names = dict.fromkeys([*_OWN, *(name for row in rows for name in row)])
-    return pd.DataFrame(rows, columns=list(names), dtype=object).astype(_TYPES).copy()  # in one piece
+    df = pd.DataFrame(rows, columns=list(names), dtype=object).astype(_TYPES)
+    return _trained_together(df.copy())  # in one piece
+
+
+def _trained_together(df: pd.DataFrame) -> pd.DataFrame:
+    """Return records with the trainings of all CPUs on the same data as those of the device that made most of them.
+
+    Another processor only rounds otherwise, as if it were another seed; so a page that was begun on one machine goes on
+    on others. ``made_on`` keeps the device of each record.
+    """
+    trained = df["measure"].isin(["train", "probe"]) & (df["driver"] == "")
+    trained &= ~df["cell.device"].str.startswith("cuda").astype(bool)
+    df = df.assign(made_on=df["device"])
+    for _, alike in df[trained].groupby(["workload", "data_hash"], dropna=False):
+        counts = alike.loc[alike["measure"] == "train", "device"].value_counts()
+        if len(counts) and alike["device"].nunique() > 1:
+            df.loc[alike.index, "device"] = min(counts.index, key=lambda device: (-counts[device], device))
+    return df
 
 
 def _row(record: Record) -> dict[str, Any]:

@@ -35,6 +35,12 @@ def span(values: Iterable[int | str], between: str = "-") -> str:
     return f"{found[0]}{between}{found[-1]}" if len(found) > 1 else "".join(map(str, found))
 
 
+def made_elsewhere(page: Page) -> dict[str, int]:
+    """Return how many of its records were made on other devices than the page's, by device."""
+    found = page.df.loc[page.df["made_on"] != page.df["device"], "made_on"]
+    return {str(device): int(count) for device, count in found.value_counts().sort_index().items()}
+
+
 class Machines(NamedTuple):
     """On how many machines records were measured, and of how many records that is not known."""
 

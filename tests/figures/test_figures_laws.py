@@ -141,7 +141,7 @@ def test_newer_records_of_other_settings_change_nothing_but_notes(name: str) -> 
         strays.append(stray if field == "device" else failed(stray, "oom", "made up"))
     found = csvs(name, [*records, *strays])
     assert before(name)[1] in found
-    assert len(found) > 1 or name in WHOLE  # that of the other device
+    assert len(found) > 1 or name in WHOLE or one.measure == "train"  # that of the other device; trainings join theirs
 
 
 @pytest.mark.parametrize("name", NAMES)

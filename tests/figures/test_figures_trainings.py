@@ -203,6 +203,24 @@ def test_matrices_are_counted_apart_from_the_whole_model() -> None:
     assert (tensorized["matrices_ratio"].round() == tensorized["ratio"].map({2.7: 4, 3.77: 8})).all()
 
 
+def test_trainings_of_other_processors_join_the_page_of_the_one_that_made_most() -> None:
+    own = ("formats_tiny", "formats_tiny_time")
+    records = [one for one in committed("formats") if one.experiment in own]
+    moved = [one.cell_id for one in records if one.measure == "train" and one.seed == 1]
+    other = "Another CPU, 1 thread"
+
+    def made_on(driver: str = "", device: str = other) -> list[Record]:
+        changes = {"device": device, "driver": driver}
+        return [dataclasses.replace(one, **changes) if one.cell_id in moved else one for one in records]
+
+    together, alone = page("formats", made_on()), page("formats", records)
+    assert together.device == alone.device
+    assert together.table.equals(alone.table)
+    [note] = set(together.notes) - set(alone.notes)
+    assert re.fullmatch(rf".*\b{len(moved)} of {len(together.records)} records .* {other}, .*", note)
+    assert len(pages("formats", made_on("550.54", "A GPU"))) == 2  # whose products have other precisions
+
+
 def test_the_loss_at_step_0_is_a_column_where_trainings_start_from_trained_weights() -> None:
     def begun(one: Record) -> dict[str, Any]:
         return {"samples": {**one.samples, "start": {"loss": 1.0, "test_loss": 2.0 + one.seed}}}
