@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from comera.compatibility.arguments import check_optimizer
+from comera.compatibility.arguments import check_callable, check_optimizer
 from comera.modes import check_size
 from comera.protocol import Batch
 
@@ -142,6 +142,7 @@ class CapturedStep:
         warm_up_steps: int = WARM_UP_STEPS,
         backend: GraphBackend | None = None,
     ) -> None:
+        check_callable("step", step, "one that returns the loss of a batch")
         self.warm_up_steps = check_size("warm_up_steps", warm_up_steps)
         self.captures = 0
         self._step = step

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from comera.compatibility.arguments import shown
+from comera.compatibility.arguments import check_switch, shown
 from comera.compatibility.autocast import autocast_type, without_autocast
 from comera.compatibility.dense_weight import weight_of
 from comera.compatibility.distributed import refuse_distributed, whole
@@ -275,6 +275,7 @@ class TTLinear(TensorTrainLayer):
     ) -> None:
         super().__init__()
         self.init = check_init(init)
+        check_switch("bias", bias)
         self.in_features, self.out_features = in_features, out_features
         self._register_chain(TTShape(in_features, out_features, in_modes, out_modes, ranks), device, dtype)
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None

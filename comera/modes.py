@@ -35,6 +35,17 @@ def check_size(name: str, value: object) -> int:
     return size
 
 
+#: The most modes of a dimension: whole numbers of 64 bits have no more prime factors.
+MOST_MODES = 64
+
+
+def check_order(name: str, value: object, least: int = 1, otherwise: str = "") -> int:
+    """Return a number of modes as an int; raise ValueError for anything else, ``otherwise`` naming what else fits."""
+    if not least <= (order := check_whole(name, value)) <= MOST_MODES:
+        raise ValueError(f"{name} is {order}; it must be from {least} to {MOST_MODES}{otherwise}.")
+    return order
+
+
 def _as_tuple(name: str, values: object, of: str) -> tuple[object, ...]:
     """Return the values of a sequence; raise ValueError for a string, a tensor, or what cannot be iterated over."""
     if isinstance(values, str | torch.Tensor) or not isinstance(values, Iterable):
@@ -144,7 +155,7 @@ def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
     rank grow with the sum of its modes.
 
     Raises:
-        ValueError: ``dimension`` or ``order`` is below 1.
+        ValueError: ``dimension`` is below 1, or ``order`` not from 1 to 64.
 
     Example:
         >>> balanced_modes(768, 3)
@@ -152,10 +163,7 @@ def balanced_modes(dimension: int, order: int) -> tuple[int, ...]:
         >>> balanced_modes(3072, 3)
         (16, 16, 12)
     """
-    dimension, order = check_whole("dimension", dimension), check_whole("order", order)
-    if dimension < 1 or order < 1:
-        raise ValueError(f"dimension and order must be at least 1, got dimension={dimension} and order={order}.")
-    return _balanced_modes(dimension, order)
+    return _balanced_modes(check_size("dimension", dimension), check_order("order", order))
 
 
 @functools.cache
@@ -178,10 +186,7 @@ def padded_modes(size: int, order: int) -> tuple[int, ...]:
         >>> 14 * 13 * 13 * 13
         30758
     """
-    size, order = check_whole("size", size), check_whole("order", order)
-    if size < 1 or order < 1:
-        raise ValueError(f"size and order must be at least 1, got size={size} and order={order}.")
-    return _padded_modes(size, order)
+    return _padded_modes(check_size("size", size), check_order("order", order))
 
 
 @functools.cache

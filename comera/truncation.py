@@ -131,7 +131,8 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
         Whether anything was closed. Truncate at once, or the optimizer's momentum may open ranks again.
 
     Raises:
-        ValueError: a target that is not above 0 or not finite, or parameters that are sharded over processes.
+        ValueError: a model without tensorized layers, a target that is not above 0 or not finite, or parameters that
+            are sharded over processes.
 
     Example:
         >>> from comera import TTLinear
@@ -143,6 +144,8 @@ def close_smallest(model: nn.Module, size_target: float, full: int | None = None
     check_module(model)
     check_number("size_target", size_target, "a finite number above 0", lambda value: value > 0)
     size = ModelSize(model, full)
+    if not size.layers:
+        raise ValueError("the model has no tensorized layer, so there is no rank to close; call comera.tensorize.")
     refuse_distributed_layers("close_smallest", size.layers, resizes=False)
     if size.exact() <= size_target:
         return False

@@ -23,7 +23,8 @@ there are, three by default. Parts of the claims ledger are the third kind: ``<!
 
 ``texts`` returns words in place of numbers.
 
-A name is that of a drawn CSV file, or of an experiment's CSV beside the records (``probe``, ``fig10_time``).
+A name is that of a drawn CSV file, or of an experiment's CSV beside the records (``probe``, ``fig10_time``). One with
+an asterisk, ``fig5-*``, is that of all files like it together, for what a sentence says of every case.
 """
 
 import math
@@ -165,9 +166,9 @@ def _refuse(why: str) -> str:
 
 
 def _read(name: str, folders: Sequence[Path]) -> pd.DataFrame:
-    for path in (folder / f"{name}.csv" for folder in folders):
-        if path.is_file():
-            return pd.read_csv(path, dtype=str, keep_default_na=False)
+    for folder in folders:
+        if paths := sorted(folder.glob(f"{name}.csv")):
+            return pd.concat([pd.read_csv(path, dtype=str, keep_default_na=False) for path in paths]).fillna("")
     raise ValueError(f"{name}.csv is not in {' or '.join(map(str, folders))}")
 
 

@@ -22,7 +22,7 @@ from bench.protocol import CellFailure
 from bench.step.allocator import free_memory_mib
 from bench.step.unsupported import StepCell, unsupported
 
-_MIB, _GIB = 2**20, 2**30
+MIB, GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: Dev
     except ValueError as error:
         return AnswerRow(arm, left_out=str(error))
     best, *others = sorted(rows, key=lambda row: (bool(row.left_out), not row.gap, row.peak))
-    peaks = [f"{other.shape} would peak at {other.peak / _GIB:,.2f} GiB" for other in others if not other.left_out]
+    peaks = [f"{other.shape} would peak at {other.peak / GIB:,.2f} GiB" for other in others if not other.left_out]
     return replace(best, shape="; ".join([best.shape, *peaks]))
 
 
@@ -151,7 +151,7 @@ def _row_of(question: Question, model: AdvisedModel, arm: AdvisedArm, device: De
         if reason := unsupported(StepCell(*asked), arm.method(model), model.shapes, model.targets()):
             return AnswerRow(arm, left_out=reason)
         step = steps.at(question.batch_size)
-        largest = steps.largest_batch(step, question.batch_size, device.room_mib * _MIB)
+        largest = steps.largest_batch(step, question.batch_size, device.room_mib * MIB)
     except Exception as error:  # of an arm's own over the model, or of its trace
         return AnswerRow(arm, left_out=str(error) if isinstance(error, ValueError) else first_line(error))
     moment, memory = step.peak()

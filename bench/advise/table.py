@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from bench.advise.answer import Answer, AnswerRow
+from bench.advise.answer import GIB, MIB, Answer, AnswerRow
 from bench.advise.arms import Kind
 from bench.advise.evidence import OPTIMIZERS, GapRange
 from bench.advise.linear import MOST
@@ -14,7 +14,6 @@ from bench.commands.programs import aligned
 from bench.estimate.memory import CATEGORIES, TOLERANCE
 
 _WIDTH = 100  # of a line of text, and of the tables of all arms
-_GIB, _MIB = 2**30, 2**20
 _NONE = "not recorded"  # of a gap
 
 _HEADINGS = ("arm", "params", "peak GiB", "max batch", "least ms", "tokens/s", "loss gap")
@@ -49,7 +48,7 @@ def _cells(answer: Answer, row: AnswerRow) -> tuple[str, ...]:
     return (
         str(row.arm),
         f"{row.parameters / 1e6:,.1f}M",
-        f"{row.peak / _GIB:,.2f}",
+        f"{row.peak / GIB:,.2f}",
         largest,
         "-" if row.least_ms is None else f"{row.least_ms:,.1f}",
         "-" if row.least_ms is None else f"{1000 * tokens / row.least_ms:,.0f}",
@@ -72,7 +71,7 @@ def _parts(answer: Answer) -> list[str]:
     memory: list[tuple[str, ...]] = [_PARTS]
     others: list[tuple[str, ...]] = [_OTHERS]
     for row in rows:
-        *parts, last = (f"{row.memory.get(name, 0.0) / _GIB:,.2f}" for name in CATEGORIES)
+        *parts, last = (f"{row.memory.get(name, 0.0) / GIB:,.2f}" for name in CATEGORIES)
         memory.append((str(row.arm), f"{row.parameters:,}", *parts, last.rjust(len(_PARTS[-1]))))
         gaps = (str(row.gap.get(name, _NONE)) for name in OPTIMIZERS)
         others.append((str(row.arm), f"{row.flops / 1e12:,.2f}", *gaps))
@@ -142,7 +141,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "notes": list(answer.left_out),
         "precision": question.precision,
         "device": answer.device.name,
-        "room_bytes": round(answer.device.room_mib * _MIB),
+        "room_bytes": round(answer.device.room_mib * MIB),
         "arms": [_plain(answer, row) for row in answer.rows],
     }
 
@@ -186,8 +185,8 @@ def as_points(answer: Answer, words: Sequence[str]) -> dict[str, Any]:
             "measure": "predict",
             "predicted_for": answer.device.kind,
             "sequence_length": answer.sequence_length,
-            "peak_memory_predicted_mib": row.peak / _MIB,
-            **{f"predicted_{name}_mib": value / _MIB for name, value in row.memory.items()},
+            "peak_memory_predicted_mib": row.peak / MIB,
+            **{f"predicted_{name}_mib": value / MIB for name, value in row.memory.items()},
             "parameters": row.parameters,
             "flops_per_step": row.flops,
             "command": shlex.join(["python", "-m", "bench", "advise", *words]),
@@ -201,7 +200,7 @@ def as_points(answer: Answer, words: Sequence[str]) -> dict[str, Any]:
             "arm": str(row.arm),
             "device": answer.device.name,
             "batch_size": row.largest,
-            "peak_mib": row.peak / _MIB,
+            "peak_mib": row.peak / MIB,
             "words": f"{row.largest:,}" if row.largest else "none fits",
         }
         for row in answer.predicted

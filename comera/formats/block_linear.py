@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 import torch
 from torch import nn
 
+from comera.compatibility.arguments import check_switch
 from comera.compatibility.dense_weight import weight_of
 from comera.tensor_train import spectral_std
 
@@ -58,6 +59,7 @@ class BlockLinear(nn.Module, Generic[S]):
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
+        check_switch("bias", bias)
         if init not in get_args(BlockInit):
             raise ValueError(f"init is {init!r}; allowed: {', '.join(get_args(BlockInit))}.")
         self.shape, self.init = shape, init

@@ -175,6 +175,7 @@ class RankControl:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> None:
+        _check_kinds(model, optimizer, plan)
         self.plan, self.step = plan, 0
         self._model, self._optimizer = model, optimizer
         self._layers = tensorized_layers(model)
@@ -462,10 +463,7 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
         >>> control.step, control.stage
         (2, 'over')
     """
-    if not isinstance(plan, RankPlan):
-        raise ValueError(f"plan is a {type(plan).__name__}; give a comera.RankPlan.")
-    check_module(model)
-    check_optimizer(optimizer)
+    _check_kinds(model, optimizer, plan)
     optimizer = unwrapped(optimizer)
     layers = tensorized_layers(model)
     if not layers:
@@ -488,6 +486,13 @@ def control_ranks(model: nn.Module, optimizer: Optimizer, plan: RankPlan) -> Ran
     _check_target(layers, plan)
     _warn_of_rates(layers, optimizer, plan)
     return RankControl(model, optimizer, plan)
+
+
+def _check_kinds(model: object, optimizer: object, plan: object) -> None:
+    if not isinstance(plan, RankPlan):
+        raise ValueError(f"plan is a {type(plan).__name__}; give a comera.RankPlan.")
+    check_module(model)
+    check_optimizer(optimizer)
 
 
 def _trained(layers: Iterable[TensorTrainLayer]) -> list[nn.Parameter]:

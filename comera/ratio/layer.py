@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-from comera.modes import balanced_modes, check_size, check_whole, padded_modes, prime_factors
+from comera.modes import balanced_modes, check_order, check_size, padded_modes, prime_factors
 from comera.ratio.rank_search import Chain, search_within
 from comera.specs import TT, TTM
 from comera.tensor_train import TTMShape, TTShape
@@ -240,8 +240,8 @@ def table_solution(
 def _check_sizes(order: int | None, least: int, **sizes: int) -> None:
     for name, value in sizes.items():
         check_size(name, value)
-    if order is not None and check_whole("order", order) < least:
-        raise ValueError(f"order is {order}; it must be at least {least}, or None to have it chosen.")
+    if order is not None:
+        check_order("order", order, least, ", or None to have it chosen")
 
 
 def _steps(size: int, step: int) -> Iterable[int]:

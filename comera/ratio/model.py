@@ -22,7 +22,7 @@ from torch import nn
 
 from comera.compatibility.arguments import check_module, check_names
 from comera.compatibility.hugging_face import is_linear, linear_weight
-from comera.modes import check_size
+from comera.modes import check_order
 from comera.protocol import OutOfReach
 from comera.ratio.layer import (
     LINEAR_ORDERS,
@@ -196,8 +196,8 @@ def solve_model(
     check_module(model)
     check_names("names", names)
     check_ratio(ratio)
-    check_size("order", order)
-    check_size("table_order", table_order)
+    check_order("order", order)
+    check_order("table_order", table_order)
     layers = _named_layers(model, names)
     weights = _distinct(layers.values())
     dense_count = sum(parameter.numel() for parameter in model.parameters())

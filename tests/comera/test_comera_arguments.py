@@ -83,8 +83,10 @@ CALLS = {
     "TTM, row_modes": (lambda odd: tensorize_table(comera.TTM(row_modes=odd, column_modes=MODES)), "row_modes", ()),
     "TTLinear, in_features": (lambda odd: comera.TTLinear(odd, 16, MODES, MODES, 2), "in_features", ()),
     "TTLinear, in_modes": (lambda odd: comera.TTLinear(16, 16, odd, MODES, 2), "in_modes", ()),
+    "TTLinear, bias": (lambda odd: comera.TTLinear(16, 16, MODES, MODES, 2, bias=odd), "bias", {"a bool"}),
     "TTLinear, ranks": (lambda odd: comera.TTLinear(16, 16, MODES, MODES, odd), "ranks", ()),
     "BTTLinear, in_features": (lambda odd: comera.BTTLinear(odd, 16), "in_features", ()),
+    "BTTLinear, bias": (lambda odd: comera.BTTLinear(16, 16, bias=odd), "bias", {"a bool"}),
     "BTTLinear, rank": (lambda odd: comera.BTTLinear(16, 16, 4, 4, odd), "rank", ()),
     "TTMEmbedding, num_embeddings": (lambda odd: comera.TTMEmbedding(odd, 16, MODES, MODES, 2), "num_embeddings", ()),
     "TTMEmbedding, padding_idx": (
@@ -119,6 +121,7 @@ CALLS = {
     "full_size, layers": (comera.full_size, "layers", ()),
     "exact_size, layers": (comera.exact_size, "layers", ()),
     "TiedTTMLinear, embedding": (comera.TiedTTMLinear, "embedding", ()),
+    "CapturedStep, step": (comera.CapturedStep, "step", ()),
     "CapturedStep, warm_up_steps": (
         lambda odd: comera.CapturedStep(loss_of, warm_up_steps=odd),
         "warm_up_steps",
@@ -152,6 +155,9 @@ CALLS = {
     ),
     "control_ranks, model": (lambda odd: comera.control_ranks(odd, adam(linear()), EARLY), "model", ()),
     "control_ranks, optimizer": (lambda odd: comera.control_ranks(tensorized(), odd, EARLY), "optimizer", ()),
+    "RankControl, model": (lambda odd: comera.RankControl(odd, adam(linear()), EARLY), "model", ()),
+    "RankControl, optimizer": (lambda odd: comera.RankControl(tensorized(), odd, EARLY), "optimizer", ()),
+    "RankControl, plan": (lambda odd: comera.RankControl(tensorized(), adam(linear()), odd), "plan", ()),
     "control_ranks, plan": (lambda odd: comera.control_ranks(tensorized(), adam(linear()), odd), "plan", ()),
     "EarlyStage, gamma": (lambda odd: comera.EarlyStage(gamma=odd), "gamma", NUMBER),
     "EarlyStage, full": (lambda odd: comera.EarlyStage(full=odd), "full", NONE),
@@ -207,6 +213,7 @@ def test_what_the_sentences_of_tensorize_name():
 def test_refused_are_targets_and_ratios_that_nothing_can_meet(tmp_path):
     for call in (
         lambda: comera.close_smallest(tensorized(), 0),
+        lambda: comera.close_smallest(linear(), 0.5),
         lambda: comera.BTT(ratio=0.5),
         lambda: comera.EarlyStage()(torch.ones(3), tensorized()),
         lambda: comera.TTLinear(16, 16, MODES, MODES, ranks=True),
@@ -217,6 +224,22 @@ def test_refused_are_targets_and_ratios_that_nothing_can_meet(tmp_path):
     file.write_text("")
     with pytest.raises(ValueError, match="which is a file"):
         comera.save_pretrained(linear(), file)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda order: comera.balanced_modes(768, order),
+        lambda order: comera.padded_modes(768, order),
+        lambda order: comera.solve_modes(768, 768, ratio=4, order=order),
+        lambda order: comera.solve_table_modes(768, 768, ratio=4, order=order),
+        lambda order: comera.solve_model(linear(), ["0"], 4, order=order),
+        lambda order: tensorize_as(comera.TT(order=order)),
+    ],
+)
+def test_more_modes_than_a_number_can_have_are_refused_at_once(call):
+    with pytest.raises(ValueError, match=r"order is 1000000000000; it must be from [12] to 64"):
+        call(10**12)  # it took minutes, or all memory
 
 
 @pytest.mark.parametrize("given", [nn.Module.parameters, nn.Module.named_parameters])
