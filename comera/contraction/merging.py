@@ -168,9 +168,12 @@ def _merge(scaled: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _gradients(
-    grad_LRW: torch.Tensor, scaled: Sequence[torch.Tensor], partials: Sequence[torch.Tensor]
+    grad_LRW: torch.Tensor,
+    scaled: Sequence[torch.Tensor],
+    partials: Sequence[torch.Tensor],
+    scales: Sequence[torch.Tensor | None],
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return gradients of the scaled cores, and of the diagonals times the diagonals (L, I), from the middle out.
+    """Return gradients of the cores, and of the diagonals times the diagonals (L, I), from the middle out.
 
     Multiplied by its diagonal, the gradient of a diagonal is the sum of gradient times value over what it scales: the
     core in the middle, the (smaller) partial product further out.
@@ -183,8 +186,15 @@ def _gradients(
         core_grads.append(torch.bmm(partial, grad.transpose(1, 2)).view(core_LOIm.shape))
         grad = torch.bmm(core_LOIm.flatten(2), grad)
         bond_products.append((grad * partial).sum(2))
-    core_grads.append(grad.view(scaled[-1].shape))
-    return core_grads, [(core_grads[0] * scaled[0]).sum((1, 3)), *bond_products]
+    outermost = grad.view(scaled[-1].shape)
+    core_grads.append(outermost if partials else outermost.clone())  # what autograd passed on stays as it is
+    if (scale := scales[0]) is not None:
+        middle, value = (tensor[-len(scale) :] for tensor in (core_grads[0], scaled[0]))
+        bond_products.insert(0, (middle * value).sum((1, 3)))
+    for gradient, scale in zip(core_grads, scales, strict=True):
+        if scale is not None:
+            gradient[-len(scale) :].mul_(scale)
+    return core_grads, bond_products
 
 
 def _merge_batches(
@@ -267,13 +277,9 @@ class _MergeCores(torch.autograd.Function):
             rows = [half.layer + count * (number >= batch.lefts) for number, half in enumerate(batch.halves)]
             grad_LRW = _stacked([of_halves[row] for row in rows], batch.half_shape, bonds)
             with without_autocast(bonds.device.type), tensor_cores(bonds.device.type, ctx.kind, ctx.tf32):
-                of_cores, products = _gradients(grad_LRW, scaled, partials)
-            for place, (grad_LOIm, scale, product_LI) in enumerate(zip(of_cores, scales, products, strict=True)):
-                bare = batch.unscaled(place)
-                core_grads += grad_LOIm[:bare].flatten(1).unbind()
-                if scale is not None:
-                    core_grads += (grad_LOIm[bare:] * scale).flatten(1).unbind()
-                    bond_products.append(product_LI[bare:].flatten())
+                of_cores, products = _gradients(grad_LRW, scaled, partials, scales)
+            core_grads += [gradient for grad_LOIm in of_cores for gradient in grad_LOIm.flatten(1).unbind()]
+            bond_products += [product_LI.flatten() for product_LI in products]
         packed = torch.cat([core_grads[place] for place in plan.core_places])
         # A dead entry passes no gradient to itself.
         of_bonds = torch.ops.aten.hardshrink_backward(torch.cat(bond_products) / bonds, bonds, ctx.threshold)
