@@ -66,7 +66,7 @@ gate: $(READY) ## fail if a change made anything bigger or slower (5 minutes on 
 gate-accept: $(READY) ## accept the gate's exact numbers as the new baseline, after showing them
 	$(BIN)/python -m bench.gate.baseline
 
-sweep-ratios: $(READY) ## measure and draw time and memory by compression ratio (20 minutes)
+sweep-ratios: $(READY) ## measure and draw time and memory by compression ratio (20 to 30 minutes)
 	$(REPRODUCE)
 
 reproduce: $(READY) ## list all other figures, tables and sweeps, such as reproduce-fig7
