@@ -143,11 +143,16 @@ class _Passes:
 
     @torch.no_grad()
     def same_with_other_cores(self, cores: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> bool:
-        """Return whether the loss is what it was when these cores hold other numbers of the same size."""
+        """Return whether the loss is what it was when these cores hold other numbers of about the same size.
+
+        Factors that differ from number to number leave no symmetry: with both sides of a weight merely exchanged, the
+        sum of its entries would be what it was.
+        """
         kept = [packed.clone() for packed in cores]
         try:
             for packed, values in zip(cores, kept, strict=True):
-                packed.copy_(-values.flip(0))
+                factors = torch.linspace(-1.5, -0.5, len(values), dtype=values.dtype, device=values.device)
+                packed.copy_(values.flip(0) * factors)
             found = self.values()
         finally:
             for packed, values in zip(cores, kept, strict=True):
