@@ -1,8 +1,8 @@
 """One product for several TT layers that read the same input, as query, key and value do.
 
 Each layer's first product is thin: ``rank`` columns for a read of the whole input, and a sum of full width in backward
-for every layer but the first. Stacked, the left halves read it once, and the gradient of the input is one product. Those
-that were merged together lie behind each other, so that stacking them copies nothing.
+for every layer but the first. Stacked, the left halves read it once, and the gradient of the input is one product.
+Halves that were merged together lie behind each other, so that stacking them copies nothing.
 """
 
 from __future__ import annotations

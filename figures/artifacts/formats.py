@@ -56,6 +56,9 @@ COSTS = {
 #: So many times the least loss lets the axis of losses be logarithmic; so much of its height is a label's.
 _WIDE, _LABEL = 10.0, 0.05
 
+#: Costs within this factor are drawn as good as equal.
+_ALIKE = 1.1
+
 #: Bytes of a parameter.
 FLOAT_BYTES = 4
 
@@ -313,7 +316,8 @@ def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     arms = sorted(others.unique(), key=lambda arm: not arm.startswith(SMALLER))
     looks = {**style.strokes(arms), DENSE: style.DENSE_STROKE}
     handles = [style.stroke_handle(looks[arm], arm) for arm in arms]
-    handles.append(style.stroke_handle(style.DENSE_STROKE, f"{DENSE} (line: its loss)"))
+    if len(others) < len(table):
+        handles.append(style.stroke_handle(style.DENSE_STROKE, f"{DENSE} (line: its loss)"))
     probes = {str(name): float(loss) for name, loss in page.probes["test_loss"].items()}
     if probes:
         handles.append(Line2D([], [], **_DOTTED, label="a probe, by its name"))
@@ -339,6 +343,9 @@ def _panel(axes: Any, table: pd.DataFrame, cost: str, looks: Mapping[str, Any], 
     axes.set_xscale("log")
     points = table.sort_values(cost)
     lines(axes, points, cost, "test_loss", "arm", looks, markersize=4.5)
+    least, most = points[cost].min(), points[cost].max()
+    if most < _ALIKE * least:  # whose differences would look like much
+        axes.set_xlim(least / _ALIKE, most * _ALIKE)
     for loss in points.loc[points["arm"] == DENSE, "test_loss"].head(1):
         axes.axhline(loss, **DENSE_LINE)
     lows, highs = table["test_loss_low"], table["test_loss_high"]
