@@ -146,13 +146,13 @@ class _Passes:
         """Return whether the loss is what it was when these cores hold other numbers of about the same size.
 
         Factors that differ from number to number leave no symmetry: with both sides of a weight merely exchanged, the
-        sum of its entries would be what it was.
+        sum of its entries would be what it was. No side is left at zero, as one is of a weight that starts so.
         """
         kept = [packed.clone() for packed in cores]
         try:
             for packed, values in zip(cores, kept, strict=True):
                 factors = torch.linspace(-1.5, -0.5, len(values), dtype=values.dtype, device=values.device)
-                packed.copy_(values.flip(0) * factors)
+                packed.copy_((values.flip(0) + values.abs().mean()) * factors)
             found = self.values()
         finally:
             for packed, values in zip(cores, kept, strict=True):

@@ -185,6 +185,15 @@ def test_a_layer_whose_output_reaches_the_loss_by_another_way_is_kept(way):
     assert drop_unreachable(model, lambda model: model(x).square().mean()) == []
 
 
+def test_a_weight_that_starts_at_zero_and_is_read_without_a_gradient_is_kept():
+    model = Hidden(WAYS["weight without a gradient"])
+    nn.init.zeros_(model.first.weight)
+    model = tensorize(model, {"first": TT(2, order=1), "second": TT(2, order=1)}, start="weights")
+    close(model, "second")
+    x = torch.randn(64, 4)
+    assert drop_unreachable(model, lambda model: model(x).square().mean()) == []
+
+
 def test_cores_that_are_shared_with_a_layer_that_reaches_the_loss_are_kept():
     class Tied(nn.Module):
         def __init__(self):
