@@ -109,7 +109,7 @@ def of(records: Records) -> pd.DataFrame:
 def _trained_together(df: pd.DataFrame) -> pd.DataFrame:
     """Return records with the trainings of all CPUs on the same data as those of the device that made most of them.
 
-    Another processor only rounds otherwise, as if it were another seed; so a page that was begun on one machine goes on
+    Another processor rounds otherwise, which acts as another seed does; so a page that was begun on one machine goes on
     on others. ``made_on`` keeps the device of each record.
     """
     trained = df["measure"].isin(["train", "probe"]) & (df["driver"] == "")
