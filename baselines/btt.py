@@ -25,12 +25,16 @@ from baselines._arm import (
     linear_targets,
     parameters_apart,
 )
+from baselines._shape import cannot_narrow, count, narrowed, targets_at_depth
 from comera.formats.block_linear import BlockInit, BlockLinear
 from comera.formats.block_tensor_train import BTTLinear
 from comera.protocol import LATER, OPTIMIZERS
 from comera.ratio.blocks import solve_block_model
 from comera.specs import BTT, Spec
 from comera.tensorize import tensorize
+
+#: What features are multiples of in another shape than the model's own, so that blocks of many sizes divide them.
+_DIVIDED_BY = 8
 
 #: How cores start, the usual one first; see :meth:`comera.BTTLinear.reset_parameters`.
 STARTS: tuple[BlockInit, ...] = ("spectral", *(start for start in get_args(BlockInit) if start != "spectral"))
@@ -46,6 +50,9 @@ class Settings:
         rank: of every block, with or without a ratio. None: 2, or with a ratio the one that each layer's size asks for.
         ratio: how many times smaller the whole model is to be; blocks then follow from it, without a rank the fewest
             with which each weight can have full rank. None: they are balanced.
+        depth: how many times the blocks of the model that of the arm has, such as 0.75. Each matrix is then as many
+            times smaller as the ratio asks for in the model's own shape, and columns make up the size. None: the shape
+            stays.
         lr_cores, lr: constant rates of AdamW, of the cores and of everything else.
 
     Raises:
@@ -54,6 +61,7 @@ class Settings:
 
     rank: int | None = None
     ratio: float | None = field(default=None, metadata=LATER)
+    depth: float | None = field(default=None, metadata=LATER)
     lr_cores: float = 1e-3
     lr: float = 1e-3
 
@@ -61,6 +69,7 @@ class Settings:
         if self.rank is not None:
             check_count("btt.rank", self.rank)
         check_ratio("btt.ratio", self.ratio)
+        check_depth("btt", self.depth, self.ratio)
         check_positive("btt.lr_cores", self.lr_cores)
         check_positive("btt.lr", self.lr)
 
@@ -69,9 +78,21 @@ class BlockSettings(Protocol):
     """The settings that every arm with layers of blocks has."""
 
     @property
+    def ratio(self) -> float | None: ...
+    @property
+    def depth(self) -> float | None: ...
+    @property
     def lr_cores(self) -> float: ...
     @property
     def lr(self) -> float: ...
+
+
+def check_depth(method: str, depth: float | None, ratio: float | None) -> None:
+    """Raise ValueError unless ``depth``, where it is given, is a finite number above 0 beside a ratio."""
+    if depth is not None:
+        check_positive(f"{method}.depth", depth)
+        if ratio is None:
+            raise ValueError(f"{method}.depth is {depth:g} without a ratio, which gives the size; set ratio as well.")
 
 
 S = TypeVar("S", bound=BlockSettings)
@@ -88,8 +109,16 @@ class BlockArm(TrainedArm, Generic[S]):
         self.start = start
 
     @abc.abstractmethod
-    def plan(self, model: nn.Module, names: Iterable[str]) -> Mapping[str, Spec]:
-        """Return what takes the place of each linear target.
+    def plan(self, model: nn.Module, names: Iterable[str], ratio: float | None) -> Mapping[str, Spec]:
+        """Return what takes the place of each linear target of a model that is to be ``ratio`` times smaller.
+
+        Raises:
+            ValueError: none is of the wanted size.
+        """
+
+    @abc.abstractmethod
+    def compression(self, model: nn.Module, names: Iterable[str], ratio: float) -> tuple[float, int]:
+        """Return how many times smaller each linear target gets, and what divides its features in another shape.
 
         Raises:
             ValueError: none is of the wanted size.
@@ -99,17 +128,36 @@ class BlockArm(TrainedArm, Generic[S]):
         """Explain why the settings are impossible, with the nearest possible one; None if it is not. Shapes suffice."""
         if not linear_targets(model, targets):
             return f"{self.method} needs a linear layer among the targets, this model has none; use dense."
+        if self.settings.depth is not None and (reason := cannot_narrow(f"{self.method} with a depth", model)):
+            return reason
         try:
             with torch.device("meta"):
-                for name, spec in self.plan(model, linear_targets(model, targets)).items():
-                    spec.build(model.get_submodule(name), decompose=False)
+                shaped, plan = self._planned(model, targets)
+                for name, spec in plan.items():
+                    spec.build(shaped.get_submodule(name), decompose=False)
         except ValueError as reason:
             return str(reason)
         return None
 
     def adapt(self, model: nn.Module, targets: Mapping[str, str]) -> nn.Module:
-        """Put freshly drawn layers in the place of the linear targets; biases start at zero."""
-        return tensorize(model, self.plan(model, linear_targets(model, targets)))
+        """Put freshly drawn layers in the place of the linear targets; biases start at zero.
+
+        With a depth the model is a new one, and ``model`` is left as it is.
+        """
+        return tensorize(*self._planned(model, targets))
+
+    def targets_in(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, str]:
+        """Return the targets of an adapted model: those given, in as many blocks as it has."""
+        return dict(targets) if self.settings.depth is None else targets_at_depth(model, targets)
+
+    def _planned(self, model: nn.Module, targets: Mapping[str, str]) -> tuple[nn.Module, Mapping[str, Spec]]:
+        """Return the model in the shape that is set, and what takes the place of each of its linear targets."""
+        names, settings = linear_targets(model, targets), self.settings
+        if settings.depth is None or settings.ratio is None:
+            return model, self.plan(model, names, settings.ratio)
+        shaped = narrowed(model, settings.ratio, settings.depth, *self.compression(model, names, settings.ratio))
+        ratio = settings.ratio * count(shaped) / count(model)
+        return shaped, self.plan(shaped, linear_targets(shaped, self.targets_in(shaped, targets)), ratio)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return fused AdamW over cores and, at their own rate, all other parameters."""
@@ -124,15 +172,22 @@ class BlockTensorTrains(BlockArm[Settings]):
 
     method = "btt"
 
-    def plan(self, model: nn.Module, names: Iterable[str]) -> dict[str, Spec]:
-        """Return blocks of the rank and the ratio that are set."""
-        settings = self.settings
-        if settings.ratio is None:
-            return dict.fromkeys(names, BTT(settings.rank, init=self.start))
-        shapes = solve_block_model(model, names, settings.ratio, settings.rank)
+    def plan(self, model: nn.Module, names: Iterable[str], ratio: float | None) -> dict[str, Spec]:
+        """Return blocks of the rank that is set and of the ratio."""
+        rank = self.settings.rank
+        if ratio is None:
+            return dict.fromkeys(names, BTT(rank, init=self.start))
+        shapes = solve_block_model(model, names, ratio, rank)
         return {
             name: BTT(shape.rank, shape.in_blocks, shape.out_blocks, init=self.start) for name, shape in shapes.items()
         }
+
+    def compression(self, model: nn.Module, names: Iterable[str], ratio: float) -> tuple[float, int]:
+        """Return how many times smaller matrices get in the model's own shape, and a number of many divisors."""
+        shapes = solve_block_model(model, names, ratio, self.settings.rank).values()
+        blocks = sum(shape.parameter_count for shape in shapes)
+        matrices = sum(shape.in_features * shape.out_features for shape in shapes)
+        return matrices / blocks, _DIVIDED_BY
 
     def factor_ranks(self, model: nn.Module) -> dict[str, int]:
         """Return the rank of the blocks of each layer, by its name."""

@@ -12,7 +12,7 @@ The variant ``adamw8bit`` trains everything densely with AdamW's moments in 8 bi
 
 The variant ``narrow`` is a dense model of the size of a compressed one: the same model with fewer columns everywhere.
 A claim of compression needs it as its rival. It takes a model that can say what it is like narrower
-(:class:`Narrowing`), as those of the workloads text and teacher do.
+(:class:`baselines._shape.Narrowing`), as those of the workloads text and teacher do.
 
 The variant ``small`` is that rival in another shape: the blocks times ``depth``, and the columns that give the size.
 
@@ -26,10 +26,9 @@ row that no batch looks up keeps its value; under AdamW it would move on by its 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,10 +46,8 @@ from baselines._arm import (
 )
 from baselines._eight_bit import EightBitWithFusedAdamW
 from baselines._pruning import Pruning, parts_of, resize_as_loaded
+from baselines._shape import cannot_narrow, narrowed, targets_at_depth
 from comera.protocol import LATER, OPTIMIZERS, CaptureScope, Change, Optimizer, Stage
-
-#: The number of a block in the name of a module: the only one.
-_BLOCK = re.compile(r"\.\d+(\.|$)")
 
 NARROW, SMALL, EIGHT_BIT, PRUNED = "narrow", "small", "adamw8bit", "pruned"
 
@@ -61,20 +58,6 @@ _RECOVERY = 0.25
 
 #: The variants that a job's ratio is meant for.
 RATIO_VARIANTS = (NARROW, SMALL)
-
-
-class Narrowing(Protocol):
-    """Protocol of a model that has a narrower form."""
-
-    def narrowed(self, parameters: int, depth: float = 1) -> nn.Module:
-        """Return the model with about ``parameters`` parameters and ``depth`` times the blocks, newly drawn.
-
-        Modules are named alike, and columns make up the size.
-
-        Raises:
-            ValueError: none has so few, or comes within 2 %, or the depth gives no whole number of blocks; the sentence
-                names the nearest.
-        """
 
 
 @dataclass(frozen=True)
@@ -222,9 +205,8 @@ class Narrow(Dense):
         """Explain why there is no model of the wanted size and shape; None if there is one. Shapes suffice."""
         if reason := super().model_unsupported(model, targets):
             return reason
-        if not hasattr(model, "narrowed"):
-            have = "workload=text, pointer and teacher"
-            return f"dense:{self.variant} needs a model that can be made narrower, as {have} have."
+        if reason := cannot_narrow(f"dense:{self.variant}", model):
+            return reason
         if self.settings.ratio is None:
             return f"dense:{self.variant} has no ratio; say how many times smaller it is to be, as in ratio=4."
         if self.variant == SMALL and self.settings.depth is None:
@@ -244,23 +226,16 @@ class Narrow(Dense):
         """
         if reason := self.model_unsupported(model, targets):
             raise ValueError(reason)
-        narrow = self._narrowed(model).train(model.training)
+        narrow = self._narrowed(model)
         check_targets(narrow, self.targets_in(narrow, targets))
         return narrow
 
     def targets_in(self, model: nn.Module, targets: Mapping[str, str]) -> dict[str, str]:
         """Return the targets of an adapted model: those given, in as many blocks as it has."""
-        if self.variant != SMALL:
-            return dict(targets)
-        roles = {_BLOCK.sub(".*.", name): role for name, role in targets.items()}
-        places = {name: _BLOCK.sub(".*.", name) for name, _ in model.named_modules()}
-        return {name: roles[place] for name, place in places.items() if place in roles}
+        return targets_at_depth(model, targets) if self.variant == SMALL else dict(targets)
 
-    def _narrowed(self, model: Any) -> nn.Module:
-        ratio = self.settings.ratio or 1.0
-        parameters = round(sum(parameter.numel() for parameter in model.parameters()) / ratio)
-        narrow: nn.Module = model.narrowed(parameters, self.settings.depth or 1.0)
-        return narrow
+    def _narrowed(self, model: nn.Module) -> nn.Module:
+        return narrowed(model, self.settings.ratio or 1.0, self.settings.depth or 1.0)
 
 
 class Pruned(Dense):

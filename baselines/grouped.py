@@ -19,14 +19,18 @@ from comera.specs import Grouped, Spec
 
 VARIANTS = btt.VARIANTS
 
+_USUAL = 4  # groups, where neither they nor a ratio that decides them is given
+
 
 @dataclass(frozen=True)
 class Settings:
     """Hyperparameters of grouped layers.
 
     Args:
-        groups: of every layer, which divide its features. None: those of the ratio, without one 4.
-        ratio: how many times smaller the whole model is to be; given groups have to meet it.
+        groups: of every layer, which divide its features. None: those of the ratio; without one, or with a depth, 4.
+        ratio: how many times smaller the whole model is to be; given groups have to meet it, unless a depth is given.
+        depth: how many times the blocks of the model that of the arm has, such as 0.75 or 1; columns then make up the
+            size. None: the shape stays.
         lr_cores, lr: constant rates of AdamW, of the blocks and of everything else.
 
     Raises:
@@ -35,6 +39,7 @@ class Settings:
 
     groups: int | None = None
     ratio: float | None = field(default=None, metadata=LATER)
+    depth: float | None = field(default=None, metadata=LATER)
     lr_cores: float = 1e-3
     lr: float = 1e-3
 
@@ -42,6 +47,7 @@ class Settings:
         if self.groups is not None:
             check_count("grouped.groups", self.groups)
         check_ratio("grouped.ratio", self.ratio)
+        btt.check_depth("grouped", self.depth, self.ratio)
         check_positive("grouped.lr_cores", self.lr_cores)
         check_positive("grouped.lr", self.lr)
 
@@ -51,13 +57,22 @@ class GroupedLayers(btt.BlockArm[Settings]):
 
     method = "grouped"
 
-    def plan(self, model: nn.Module, names: Iterable[str]) -> dict[str, Spec]:
+    def plan(self, model: nn.Module, names: Iterable[str], ratio: float | None) -> dict[str, Spec]:
         """Return as many groups for every layer as are set, or as give the ratio."""
-        settings, names = self.settings, list(names)
-        groups = 4 if settings.groups is None else settings.groups
-        if settings.ratio is not None and names:
-            groups = solve_groups(model, names, settings.ratio, settings.groups)
-        return dict.fromkeys(names, Grouped(groups, init=self.start))
+        groups, names = self._groups, list(names)
+        if ratio is not None and names:
+            groups = solve_groups(model, names, ratio, groups)
+        return dict.fromkeys(names, Grouped(groups or _USUAL, init=self.start))
+
+    def compression(self, model: nn.Module, names: Iterable[str], ratio: float) -> tuple[float, int]:  # noqa: ARG002
+        """Return the groups, by which features are divided."""
+        groups = self._groups or _USUAL
+        return groups, groups
+
+    @property
+    def _groups(self) -> int | None:
+        """The groups that are set; where a depth is, width makes up for any number of them."""
+        return self.settings.groups or (None if self.settings.depth is None else _USUAL)
 
 
 def build(settings: Settings, variant: str = "") -> GroupedLayers:

@@ -4,7 +4,6 @@ import abc
 import functools
 import hashlib
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from typing import Any, ClassVar, Self
@@ -24,28 +23,6 @@ def check_batch_size(batch_size: int) -> None:
     """Raise ValueError unless the batch size is a whole number from 1 up."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size is {batch_size!r}; allowed: whole numbers from 1")
-
-
-#: The most times the blocks of a model that a dense rival of its size may have.
-_DEEPEST = 100
-
-
-def blocks_at_depth(blocks: int, depth: float) -> int:
-    """Return how many blocks a model of ``depth`` times as many has.
-
-    Raises ValueError unless that is a whole number, within 1 %; the sentence has the nearest depths.
-
-    >>> blocks_at_depth(4, 0.75), blocks_at_depth(3, 0.667)
-    (3, 2)
-    """
-    if not 0 < depth <= _DEEPEST:
-        raise ValueError(f"depth is {depth:g}; allowed: numbers above 0, up to {_DEEPEST}.")
-    found = round(blocks * depth)
-    if found < 1 or not math.isclose(found, blocks * depth, rel_tol=0.01):
-        below, above = math.floor(blocks * depth), math.floor(blocks * depth) + 1
-        near = " or ".join(f"{each / blocks:.4g}" for each in (below, above) if each)
-        raise ValueError(f"depth is {depth:g} of {blocks} blocks, which are no whole number of blocks; take {near}.")
-    return found
 
 
 class BaseWorkload(abc.ABC):

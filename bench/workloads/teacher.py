@@ -27,7 +27,8 @@ from bench.core.checked import Allowed, FromOne, Layers, Width
 from bench.core.identity import LATER
 from bench.protocol import Batch, Evaluation, Metric, Role, Words
 from bench.protocol.budget import Budget
-from bench.workloads.base import BaseWorkload, blocks_at_depth, check_batch_size
+from bench.workloads.base import BaseWorkload, check_batch_size
+from bench.workloads.shapes import blocks_at_depth, check_near, nearest_width
 
 _DEFAULT_INPUTS = 8
 
@@ -35,7 +36,6 @@ _DEFAULT_INPUTS = 8
 Inputs = Annotated[int, Field(ge=1, le=32), Allowed("whole numbers from 1 to 32")]
 _HELD_OUT_SEED = 2_000_000_011  # of the samples that are evaluated
 _FITTED = 100_000  # samples from which mean, variance and probes are
-_NEAR = 0.02  # how far from a wanted number of parameters a narrower student may be
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,19 @@ class Student(nn.Module):
             x = F.relu(layer(x) + bias) * math.sqrt(2)
         return self.last(x).squeeze(-1)
 
-    def narrowed(self, parameters: int, depth: float = 1) -> "Student":
+    def narrowed(self, parameters: int, depth: float = 1, compression: float = 1, multiple: int = 1) -> "Student":
         """Return a student of about ``parameters`` and ``depth`` times the matrices.
 
-        Raises ValueError: none comes within 2 %, or the depth gives no whole number of matrices.
+        It has so many once its square matrices, whose width is a multiple of ``multiple``, are made ``compression``
+        times smaller. Raises ValueError: none comes within 2 %, or the depth gives no whole number of matrices.
         """
         layers = blocks_at_depth(self.settings.layers, depth)
 
-        def size(width: int) -> int:
-            return width * (self.settings.inputs + 1) + layers * width * (width + 1) + width + 1
+        def size(width: int) -> float:
+            return width * (self.settings.inputs + 1) + layers * width * (width / compression + 1) + width + 1
 
-        width = min(range(1, 2 * self.settings.width + 1), key=lambda each: abs(size(each) - parameters))
-        if abs(size(width) - parameters) > _NEAR * parameters:
-            raise ValueError(
-                f"no student of {layers} matrices has about {parameters:,} parameters; the nearest has "
-                f"{size(width):,}, with width {width}."
-            )
+        width = nearest_width(parameters, size, 2 * self.settings.width, multiple)
+        check_near(parameters, size(width), f"student of {layers} matrices", width)
         return Student(dataclasses.replace(self.settings, width=width, layers=layers))
 
 

@@ -34,8 +34,9 @@ LEVEL = 0.05
 #: The columns of an arm that was searched.
 _SLOT = ["arm", "optimizer", "ratio"]
 
-#: The setting of an arm that is part of its name, where it is given: the rank of blocks, the share of dense's blocks.
-_NAMED = {"btt": "rank", "dense:small": "depth"}
+#: The settings of arms that are part of their names, where they are given: how blocks are cut, and the share of dense's
+#: blocks.
+_NAMED = {"btt": ("rank", "depth"), "grouped": ("groups", "depth"), "dense:small": ("depth",)}
 
 #: The columns of its training that a line has.
 _SIZES = (
@@ -67,7 +68,7 @@ def _by_slot(df: pd.DataFrame) -> pd.DataFrame:
     """
     per_core = frame.column(df, "training.recipe.per_core", False).astype(bool)
     settings = pd.Series("", df.index, dtype=object)
-    for arm, name in _NAMED.items():
+    for arm, name in [(arm, name) for arm, names in _NAMED.items() for name in names]:
         own = frame.column(df, f"method.{name}").where(df["arm"] == arm)
         settings += pd.Series([f" {name} {one:.3g}" if pd.notna(one) else "" for one in own], df.index, dtype=object)
     return df.assign(

@@ -13,6 +13,7 @@ from bench.workloads.pointer.model import PointerModel, PointerSettings
 from bench.workloads.teacher import Student, TeacherSettings
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
 from comera import Muon
+from comera.formats.block_linear import BlockLinear
 from comera.loops.muon import join_matrices, orthogonalized, split_matrices
 from comera.training import Settings as CoMERASettings
 from comera.training import build as build_comera
@@ -104,6 +105,76 @@ def test_grouped_layers_name_the_ratios_within_reach():
     assert reason.startswith("grouped needs a linear layer among the targets")
 
 
+_NO_BLOCKS = "of 2 blocks, which are no whole number of blocks; take"
+
+_SHAPED = [
+    (grouped.Settings, grouped.build, {"groups": 4}),
+    (grouped.Settings, grouped.build, {"groups": 8}),
+    (btt.Settings, btt.build, {}),
+]
+
+
+@pytest.mark.parametrize("depth", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize(("settings", "build", "more"), _SHAPED)
+def test_structured_layers_have_the_depth_and_the_size(settings, build, more, depth):
+    large = CausalLanguageModel(TextSettings(width=128, context=16), 100)
+    arm = build(settings(ratio=2.9, depth=depth, **more))
+    with torch.device("meta"):
+        assert arm.model_unsupported(large, TARGETS) is None
+    adapted = arm.adapt(large.eval(), TARGETS)
+    assert not adapted.training
+    assert size(adapted) == pytest.approx(size(large) / 2.9, rel=0.02)
+    blocks = round(2 * depth)
+    structured = [name for name, module in adapted.named_modules() if isinstance(module, BlockLinear)]
+    assert len(adapted.blocks) == blocks
+    assert list(arm.targets_in(adapted, TARGETS)) == structured
+    assert len(structured) == 6 * blocks
+    assert adapted.settings.width % more.get("groups", 8) == 0
+    assert large.blocks[0].attention.key.in_features == 128  # left as it was
+
+
+def test_structured_layers_of_other_workloads_have_a_depth():
+    student = Student(TeacherSettings())
+    for depth in (1 / 3, 2 / 3, 4 / 3):
+        arm = grouped.build(grouped.Settings(ratio=3.81, depth=depth))
+        adapted = arm.adapt(student, {f"hidden.{number}": "feed_forward" for number in range(3)})
+        assert size(adapted) == pytest.approx(size(student) / 3.81, rel=0.02)
+        assert all(layer.shape.groups == 4 for layer in adapted.hidden)
+    pointer = PointerModel(PointerSettings(layers=4, width=64, heads=4, vocabulary=1000))
+    inside = pointer.blocks.named_modules(prefix="blocks")
+    matrices = {name: "attention" for name, layer in inside if isinstance(layer, nn.Linear)}
+    arm = grouped.build(grouped.Settings(groups=4, ratio=2.0, depth=1.5))
+    assert size(arm.adapt(pointer, matrices)) == pytest.approx(size(pointer) / 2.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (
+            {"ratio": 2.0, "depth": 0.75},
+            "depth is 0.75 of 2 blocks, which are no whole number of blocks; take 0.5 or 1.",
+        ),
+        ({"ratio": 2.0, "depth": 1.0, "groups": 512}, "no width up to 128, twice the model's, is a multiple of 512."),
+        ({"ratio": 1e4, "depth": 1.0, "groups": 4}, "no model of 2 blocks has about"),
+    ],
+)
+def test_a_shape_that_no_structured_model_has_is_one_sentence(wanted, sentence):
+    reason = grouped.build(grouped.Settings(**wanted)).model_unsupported(model(), TARGETS)
+    assert reason.startswith(sentence)
+    assert "\n" not in reason
+
+
+def test_a_depth_needs_a_ratio_and_a_model_that_can():
+    for settings, method in ((grouped.Settings, "grouped"), (btt.Settings, "btt")):
+        with pytest.raises(ValueError, match=rf"^{method}\.depth is 0\.5 without a ratio, which gives the size; set"):
+            settings(depth=0.5)
+        with pytest.raises(ValueError, match=rf"^{method}\.depth is -1; allowed are finite numbers above 0\.$"):
+            settings(depth=-1, ratio=2.0)
+    plain = nn.Sequential(nn.Linear(4, 4))
+    reason = btt.build(btt.Settings(ratio=2.0, depth=0.5)).model_unsupported(plain, {"0": "classifier"})
+    assert reason.startswith("btt with a depth needs a model that can be made narrower, as workload=text, pointer")
+
+
 def test_a_narrow_model_needs_a_ratio_and_a_model_that_can():
     assert (
         dense.build(dense.Settings(), "narrow")
@@ -135,9 +206,6 @@ def test_other_workloads_have_small_models_as_well(student):
     small = dense.build(dense.Settings(ratio=2.0, depth=0.75), "small").adapt(large, {})
     assert small.settings.layers == 3
     assert size(small) == pytest.approx(size(large) / 2, rel=0.02)
-
-
-_NO_BLOCKS = "of 2 blocks, which are no whole number of blocks; take"
 
 
 @pytest.mark.parametrize(

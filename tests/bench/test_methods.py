@@ -73,7 +73,7 @@ def test_every_method_is_complete(name):
     # left out where not given, so that cells without them are those of before
     later = ("ratio", "ranks_of_ratio", "drop_unreachable", "lr_tables", "late", "may_close_layers", "fused")
     later += ("merge_tf32",)
-    later += ("recovery", "depth") * (name == "dense")
+    later += ("recovery",) * (name == "dense") + ("depth",) * (name in ("dense", "btt", "grouped"))
     without_ratio = {field: value for field, value in settings.items() if field not in later}
     assert checked_settings(name, {}) == checked_settings(name, settings) == without_ratio
     method = build(name, "", settings)

@@ -14,13 +14,12 @@ from torch import nn
 
 from bench.core.checked import Allowed, Flag, FromOne, Layers, Length, Width
 from bench.core.identity import LATER
-from bench.workloads.base import blocks_at_depth
 from bench.workloads.code.corpus import STANDARD_LIBRARY
 from bench.workloads.encoder import Classifier, Encoder, EncoderSettings, initialise
 from bench.workloads.pointer.corpus import CLASSES, FIRST_WORD, Tokens
+from bench.workloads.shapes import blocks_at_depth, nearest_shape
 
 _STD, _WIDTH = 0.02, 768  # of initial linear weights, at this width: BERT's; narrower models start with larger ones
-_NEAR = 0.02  # how far from a wanted number of parameters a narrower model may be
 
 
 @dataclass(frozen=True)
@@ -119,30 +118,29 @@ class PointerModel(Encoder):
         scores: torch.Tensor = self.classifier(self.encode(self.embeddings(words), None))
         return scores.unflatten(-1, (self.settings.hops, CLASSES))
 
-    def narrowed(self, parameters: int, depth: float = 1) -> "PointerModel":
+    def narrowed(self, parameters: int, depth: float = 1, compression: float = 1, multiple: int = 1) -> "PointerModel":
         """Return the model of about so many parameters with other columns, ``depth`` times the blocks, and equal heads.
 
-        The width is the multiple of the heads that comes nearest with a feed-forward of the same shape. The inner
-        features then make up the difference.
-
-        Raises ValueError: none comes within 2 %, or the depth gives no whole number of blocks.
+        It has so many once its matrices in blocks, whose features are multiples of ``multiple``, are made
+        ``compression`` times smaller. Raises ValueError: none comes within 2 %, or the depth gives no whole number of
+        blocks.
         """
         settings = dataclasses.replace(self.settings, layers=blocks_at_depth(self.settings.layers, depth))
-        layers, shape = settings.layers, settings.feed_forward / settings.width
-        classes = CLASSES * settings.hops
+        layers, classes = settings.layers, CLASSES * settings.hops
 
-        def size(width: int, inner: int) -> int:
+        def size(width: int, inner: int) -> float:
             norms = 2 * width * (1 + 2 * layers + settings.pre_norm)
-            blocks = layers * (4 * width * (width + 1) + inner * (2 * width + 1) + width)
-            return width * (settings.vocabulary + settings.context) + norms + blocks + (width + classes) * (width + 1)
+            matrices, biases = (4 * width**2 + 2 * inner * width) / compression, 5 * width + inner
+            outside = width * (settings.vocabulary + settings.context) + (width + classes) * (width + 1)
+            return outside + norms + layers * (matrices + biases)
 
-        widths = range(settings.heads, 2 * settings.width + 1, settings.heads)
-        width = min(widths, key=lambda each: abs(size(each, round(shape * each)) - parameters))
-        missing = parameters - size(width, round(shape * width))
-        inner = max(round(shape * width + missing / (layers * (2 * width + 1))), 1)
-        if abs(size(width, inner) - parameters) > _NEAR * parameters:
-            raise ValueError(
-                f"no model of {settings.layers} blocks has about {parameters:,} parameters; the nearest has "
-                f"{size(width, inner):,}, with width {width}."
-            )
+        width, inner = nearest_shape(
+            parameters,
+            size,
+            f"model of {layers} blocks",
+            widest=2 * settings.width,
+            inner_over_width=settings.feed_forward / settings.width,
+            heads=settings.heads,
+            multiple=multiple,
+        )
         return PointerModel(dataclasses.replace(settings, width=width, feed_forward=inner))

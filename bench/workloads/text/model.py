@@ -14,11 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from bench.core.checked import Allowed, FromOne, Layers, Length, Width
-from bench.workloads.base import blocks_at_depth
 from bench.workloads.code.corpus import STANDARD_LIBRARY
+from bench.workloads.shapes import blocks_at_depth, nearest_shape
 
 _STD = 0.02  # of embeddings
-_NEAR = 0.02  # how far from a wanted number of parameters a narrower model may be
 
 
 @dataclass(frozen=True)
@@ -147,28 +146,28 @@ class CausalLanguageModel(nn.Module):
             x = block(x)
         return self.head(self.norm(x))
 
-    def narrowed(self, parameters: int, depth: float = 1) -> "CausalLanguageModel":
+    def narrowed(
+        self, parameters: int, depth: float = 1, compression: float = 1, multiple: int = 1
+    ) -> "CausalLanguageModel":
         """Return the model of about so many parameters with other columns, ``depth`` times the blocks, and equal heads.
 
-        The width is the multiple of the heads that comes nearest with a feed-forward of the same shape; the inner
-        features then make up the difference.
-
-        Raises ValueError: none comes within 2 %, or the depth gives no whole number of blocks.
+        It has so many once its matrices in blocks, whose features are multiples of ``multiple``, are made
+        ``compression`` times smaller. Raises ValueError: none comes within 2 %, or the depth gives no whole number of
+        blocks.
         """
         settings = dataclasses.replace(self.settings, blocks=blocks_at_depth(self.settings.blocks, depth))
-        shape = settings.inner / settings.width
 
-        def size(width: int, inner: int) -> int:
+        def size(width: int, inner: int) -> float:
             outside = width * (2 * self.vocabulary + settings.context + 2)
-            return outside + settings.blocks * width * (4 * width + 2 * inner + 4)
+            return outside + settings.blocks * width * ((4 * width + 2 * inner) / compression + 4)
 
-        widths = range(settings.heads, 2 * settings.width + 1, settings.heads)
-        width = min(widths, key=lambda each: abs(size(each, round(shape * each)) - parameters))
-        per_feature = 2 * settings.blocks * width
-        inner = max(round(shape * width + (parameters - size(width, round(shape * width))) / per_feature), 1)
-        if abs(size(width, inner) - parameters) > _NEAR * parameters:
-            raise ValueError(
-                f"no model of {settings.blocks} blocks has about {parameters:,} parameters; the nearest has "
-                f"{size(width, inner):,}, with width {width}."
-            )
+        width, inner = nearest_shape(
+            parameters,
+            size,
+            f"model of {settings.blocks} blocks",
+            widest=2 * settings.width,
+            inner_over_width=settings.inner / settings.width,
+            heads=settings.heads,
+            multiple=multiple,
+        )
         return CausalLanguageModel(dataclasses.replace(settings, width=width, feed_forward=inner), self.vocabulary)
