@@ -74,10 +74,11 @@ DENSE_LINE: dict[str, Any] = {"color": style.DENSE_STROKE.colour, "linewidth": 0
 class Formats(frame.Page):
     """The searches of one experiment on one device; ``probed`` has what simple models reach on the same data.
 
-    There is a record of probes for each limit of numbers that they may store.
+    There is a record of probes for each limit of numbers that they may store. Steps were timed on ``timed_on``.
     """
 
     experiment: str
+    timed_on: str
     lines: pd.DataFrame
     probed: pd.DataFrame = field(default_factory=pd.DataFrame)
 
@@ -124,17 +125,15 @@ def select(records: Records) -> list[Formats]:
         is_own = (df["measure"] == "train") & df["experiment"].isin(EXPERIMENTS)
         for experiment, runs in frame.groups(df[is_own & has_recipe], "experiment"):
             kept, left_out = comparable(runs, f"training(s) of {experiment}")
-            timed = df[(df["experiment"] == f"{experiment}_time") & (df["status"] == "ok")]
-            # dense is timed beside every ratio
-            timed = timed.sort_values("ratio", ascending=False, kind="stable")
             own = frame.settings(kept.tail(1), PROBED)
-            timed = timed[frame.settings(timed, PROBED).isin(own)]
+            timed = _timed(records, f"{experiment}_time", own, **device)
             lines = searched(kept, timed)
             probes = df[df["measure"] == "probe"]
             probes = probes[probes["data_hash"] == kept["data_hash"].iloc[-1]]
             of_model = frame.settings(probes, PROBED).isin(own)
             probed = frame.oldest_first(frame.newest(probes[of_model], ["cell_id"]))
             steps = timed[timed["cell_id"].isin(lines["cell_id"])]
+            timed_on = next(iter(steps["device"]), device["device"])
             place = experiment.removeprefix("formats_")
             page = Formats(
                 **device,
@@ -143,11 +142,26 @@ def select(records: Records) -> list[Formats]:
                 place=place,
                 suffix=(place,),
                 experiment=experiment,
+                timed_on=timed_on,
                 lines=ordered(lines.assign(size=lines["ratio"].fillna(0.0)), "size", "test_loss"),
                 probed=probed,
             )
             pages.append(page)
     return sorted(pages, key=lambda page: (page.device, EXPERIMENTS.index(page.experiment)))
+
+
+def _timed(records: Records, experiment: str, own: pd.Series, device: str, kind: str) -> pd.DataFrame:
+    """Return the timed steps of an experiment, of the page's model, all on one device.
+
+    It is the page's own, or, for a page of a CPU, the CPU that timed most arms. Dense is timed beside every ratio.
+    """
+    df = frame.of(records)
+    df = df[(df["experiment"] == experiment) & (df["status"] == "ok")]
+    df = df[frame.settings(df, PROBED).isin(own)].sort_values("ratio", ascending=False, kind="stable")
+    of_device = dict(iter(df.groupby("device")))
+    allowed = {name for name, some in of_device.items() if name == device or kind == frame.device_kind(some) == "cpu"}
+    chosen = max(allowed, key=lambda name: (of_device[name]["cell_id"].nunique(), name == device), default=device)
+    return df[df["device"] == chosen]
 
 
 def table(page: Formats) -> pd.DataFrame:
@@ -173,19 +187,24 @@ def _start_loss(lines: pd.DataFrame) -> list[str]:
 def matrices_ratio(page: Formats) -> pd.Series:
     """Return how many times smaller an arm's matrices are than dense's, whose other parameters it keeps.
 
-    A dense model made smaller has fewer columns everywhere: its matrices shrink with its depth and the square of its
+    A model in another shape has other columns everywhere: its matrices change with its depth and the square of its
     width, its other parameters with the width.
     """
+    lines = page.lines
     mib = page.df[["dense_tensorized_mib", "tensorized_mib"]].astype(float)
     known = (mib["dense_tensorized_mib"] / mib["tensorized_mib"]).groupby(page.df["cell_id"]).first()
     matrices = mib["dense_tensorized_mib"].min() * 2**20 / FLOAT_BYTES
-    dense = page.lines.loc[page.lines["arm"] == DENSE, "parameters"].max()
-    counts, others = page.lines["parameters"].astype(float), dense - matrices
-    left = (counts - others).where(page.lines["ratio"].notna() & (counts > others))
-    depth = page.lines["depth"].astype(float)
-    width = ((others**2 + 4 * depth * matrices * counts) ** 0.5 - others) / (2 * depth * matrices)
-    smaller = (1 / (depth * width**2)).where(_is_smaller(page.lines))
-    return smaller.fillna(page.lines["cell_id"].map(known)).fillna(matrices / left)
+    dense = lines.loc[lines["arm"] == DENSE, "parameters"].max()
+    counts, others = lines["parameters"].astype(float), dense - matrices
+    left = (counts - others).where(lines["ratio"].notna() & (counts > others))
+    depth = lines["depth"].astype(float)
+    # the share that is left of each matrix in the arm's own shape: of blocks that the ratio decides, as without a depth
+    groups = lines["groups"].astype(float)
+    share = (1 / groups).where(groups.notna(), (dense / lines["ratio"].astype(float) - others) / matrices)
+    share = share.mask(_is_smaller(lines), 1.0)
+    width = ((others**2 + 4 * depth * share * matrices * counts) ** 0.5 - others) / (2 * depth * share * matrices)
+    reshaped = (1 / (depth * share * width**2)).where(_is_smaller(lines) | lines["arm"].str.contains(" depth "))
+    return reshaped.fillna(lines["cell_id"].map(known)).fillna(matrices / left)
 
 
 def _is_smaller(lines: pd.DataFrame) -> pd.Series:

@@ -101,11 +101,12 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
     df = _by_slot(runs).assign(
         rate=_rates(runs),
         depth=frame.column(runs, "method.depth", 1.0).fillna(1.0),
+        groups=pd.to_numeric(frame.column(runs, "method.groups"), errors="coerce"),
         reported=[metrics.get(REPORTED) for metrics in runs["metrics"]],
         begun=frame.column(runs, "samples.start").map(lambda start: (start or {}).get(REPORTED)),
         chosen_by=runs["training"].map(lambda run: run.leading if run.status == "ok" else None),
     )
-    used = [*_SLOT, "rate", "seed", "depth", "reported", "begun", "chosen_by", "training", *_SIZES]
+    used = [*_SLOT, "rate", "seed", "depth", "groups", "reported", "begun", "chosen_by", "training", *_SIZES]
     lines = []
     for slot, every in df[used].groupby(_SLOT, sort=False, dropna=False):  # of hundreds of columns
         tried = every.dropna(subset="rate").drop_duplicates(["rate", "seed"], keep="last")
@@ -124,6 +125,7 @@ def searched(runs: pd.DataFrame, timed: pd.DataFrame | None = None) -> pd.DataFr
             "lr": best["rate"].min(),
             "chosen_by": best["chosen_by"].min(),
             "depth": best["depth"].min(),
+            "groups": best["groups"].min(),
             "at_edge": at_edge,
             "start_loss": pd.to_numeric(chosen["begun"]).mean(),
             "test_loss": reached.mean(),

@@ -22,7 +22,9 @@ from made_up import (
     trained,
 )
 from pages import committed, page, pages, table, text_of
+from torch import nn
 
+from baselines import grouped
 from bench.core.record import Record, RecordError
 from bench.measures.shapes import described_shape
 from bench.workloads.text.model import CausalLanguageModel, TextSettings
@@ -201,6 +203,16 @@ def test_matrices_are_counted_apart_from_the_whole_model() -> None:
         assert line.matrices_ratio == pytest.approx(exact, rel=0.01)
     tensorized = lines[~lines["arm"].str.startswith("dense")]
     assert (tensorized["matrices_ratio"].round() == tensorized["ratio"].map({2.7: 4, 3.77: 8})).all()
+    for groups, depth in ((4, 0.5), (8, 1.5)):
+        arm = grouped.build(grouped.Settings(groups=groups, depth=depth, ratio=2.7))
+        inside = dense.blocks.named_modules(prefix="blocks")
+        adapted = arm.adapt(dense, {name: "attention" for name, one in inside if isinstance(one, nn.Linear)})
+        line = lines[lines["arm"] == "dense:narrow"].head(1).assign(depth=depth, groups=groups, cell_id="")
+        parameters = sum(one.numel() for one in adapted.parameters())
+        line = line.assign(arm=f"grouped depth {depth}", parameters=parameters)
+        reshaped = dataclasses.replace(found, lines=pd.concat([lines, line], ignore_index=True))
+        kept = sum(one.numel() for one in adapted.blocks.parameters() if one.dim() > 1)
+        assert matrices_ratio(reshaped).iloc[-1] == pytest.approx(matrices(dense) / kept, rel=0.03)
 
 
 def test_trainings_of_other_processors_join_the_page_of_the_one_that_made_most() -> None:
@@ -219,6 +231,27 @@ def test_trainings_of_other_processors_join_the_page_of_the_one_that_made_most()
     [note] = set(together.notes) - set(alone.notes)
     assert re.fullmatch(rf".*\b{len(moved)} of {len(together.records)} records .* {other}, .*", note)
     assert len(pages("formats", made_on("550.54", "A GPU"))) == 2  # whose products have other precisions
+
+
+def test_steps_of_a_page_are_those_of_the_processor_that_timed_most_arms() -> None:
+    own = ("formats_tiny", "formats_tiny_time")
+    records = [one for one in committed("formats") if one.experiment in own]
+    timed = {one.cell_id for one in records if one.measure == "run"}
+    step, said = "step, ms", "Steps were timed on another machine: Another"
+
+    def timed_on(count: int, **changes: str) -> Any:
+        moved = sorted(timed)[:count]
+        changed = [dataclasses.replace(one, **changes) if one.cell_id in moved else one for one in records]
+        [found] = [found for found in pages("formats", changed) if found.device == alone.device]
+        return found
+
+    alone = page("formats", records)
+    few, all_of_them = timed_on(1, device="Another CPU"), timed_on(len(timed), device="Another CPU")
+    assert all_of_them.table.equals(alone.table)
+    assert any(note.startswith(said) for note in all_of_them.notes)
+    assert not any(note.startswith(said) for page_ in (alone, few) for note in page_.notes)
+    assert (few.table[step] == "-").sum() == (alone.table[step] == "-").sum() + 1  # never two machines on a page
+    assert set(timed_on(len(timed), device="A GPU", driver="550.54").table[step]) == {"-"}
 
 
 def test_the_loss_at_step_0_is_a_column_where_trainings_start_from_trained_weights() -> None:
