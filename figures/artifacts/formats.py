@@ -74,12 +74,13 @@ DENSE_LINE: dict[str, Any] = {"color": style.DENSE_STROKE.colour, "linewidth": 0
 class Formats(frame.Page):
     """The searches of one experiment on one device; ``probed`` has what simple models reach on the same data.
 
-    There is a record of probes for each limit of numbers that they may store. Steps were timed on ``timed_on``.
+    There is a record of probes for each limit of numbers that they may store. ``timed_on`` has the other device that
+    steps were timed on, by optimizer.
     """
 
     experiment: str
-    timed_on: str
     lines: pd.DataFrame
+    timed_on: dict[str, str] = field(default_factory=dict)
     probed: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
@@ -133,7 +134,9 @@ def select(records: Records) -> list[Formats]:
             of_model = frame.settings(probes, PROBED).isin(own)
             probed = frame.oldest_first(frame.newest(probes[of_model], ["cell_id"]))
             steps = timed[timed["cell_id"].isin(lines["cell_id"])]
-            timed_on = next(iter(steps["device"]), device["device"])
+            elsewhere = steps[steps["device"] != device["device"]]
+            optimizers = frame.column(elsewhere, "training.recipe.optimizer", "").map(OPTIMIZERS)
+            timed_on = dict(zip(optimizers, elsewhere["device"], strict=True))
             place = experiment.removeprefix("formats_")
             page = Formats(
                 **device,
@@ -151,17 +154,21 @@ def select(records: Records) -> list[Formats]:
 
 
 def _timed(records: Records, experiment: str, own: pd.Series, device: str, kind: str) -> pd.DataFrame:
-    """Return the timed steps of an experiment, of the page's model, all on one device.
+    """Return the timed steps of an experiment, of the page's model; those under one optimizer are of one device.
 
     It is the page's own, or, for a page of a CPU, the CPU that timed most arms. Dense is timed beside every ratio.
     """
     df = frame.of(records)
     df = df[(df["experiment"] == experiment) & (df["status"] == "ok")]
     df = df[frame.settings(df, PROBED).isin(own)].sort_values("ratio", ascending=False, kind="stable")
-    of_device = dict(iter(df.groupby("device")))
-    allowed = {name for name, some in of_device.items() if name == device or kind == frame.device_kind(some) == "cpu"}
-    chosen = max(allowed, key=lambda name: (of_device[name]["cell_id"].nunique(), name == device), default=device)
-    return df[df["device"] == chosen]
+    cpus = {name for name, some in df.groupby("device") if kind == frame.device_kind(some) == "cpu"}
+    df = df[df["device"].isin({device, *cpus})]
+    optimizer = frame.column(df, "training.recipe.optimizer", "")
+    counts = df.groupby([optimizer, "device"])["cell_id"].nunique()
+    most = counts.groupby(level=0).transform("max")
+    order = sorted(counts[counts == most].index, key=lambda each: each[1] != device)
+    chosen = dict(reversed(order))  # the page's own last, so that it is taken among equals
+    return df[optimizer.map(chosen) == df["device"]]
 
 
 def table(page: Formats) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -237,21 +238,22 @@ def test_steps_of_a_page_are_those_of_the_processor_that_timed_most_arms() -> No
     own = ("formats_tiny", "formats_tiny_time")
     records = [one for one in committed("formats") if one.experiment in own]
     timed = {one.cell_id for one in records if one.measure == "run"}
-    step, said = "step, ms", "Steps were timed on another machine: Another"
+    muon = {one.cell_id for one in records if one.cell_id in timed and "muon" in one.config_json}
+    step, said = "step, ms", "were timed on another machine: Another CPU"
 
-    def timed_on(count: int, **changes: str) -> Any:
-        moved = sorted(timed)[:count]
+    def timed_on(moved: Collection[str], **changes: str) -> Any:
         changed = [dataclasses.replace(one, **changes) if one.cell_id in moved else one for one in records]
         [found] = [found for found in pages("formats", changed) if found.device == alone.device]
         return found
 
     alone = page("formats", records)
-    few, all_of_them = timed_on(1, device="Another CPU"), timed_on(len(timed), device="Another CPU")
-    assert all_of_them.table.equals(alone.table)
-    assert any(note.startswith(said) for note in all_of_them.notes)
-    assert not any(note.startswith(said) for page_ in (alone, few) for note in page_.notes)
-    assert (few.table[step] == "-").sum() == (alone.table[step] == "-").sum() + 1  # never two machines on a page
-    assert set(timed_on(len(timed), device="A GPU", driver="550.54").table[step]) == {"-"}
+    untimed = (alone.table[step] == "-").sum()
+    few, most = timed_on(sorted(muon)[:1], device="Another CPU"), timed_on(sorted(muon)[1:], device="Another CPU")
+    assert [note for one in (alone, few) for note in one.notes if said in note] == []
+    assert [note for note in most.notes if said in note] == [f"Steps under Muon {said}."]
+    assert (few.table[step] == "-").sum() == (most.table[step] == "-").sum() == untimed + 1  # one machine each
+    assert timed_on(timed, device="Another CPU").table.equals(alone.table)
+    assert set(timed_on(timed, device="A GPU", driver="550.54").table[step]) == {"-"}
 
 
 def test_the_loss_at_step_0_is_a_column_where_trainings_start_from_trained_weights() -> None:
