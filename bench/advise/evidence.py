@@ -5,7 +5,8 @@ The beds are small language models on one corpus of repetitive text (experiments
 the mean over seeds on the test data. An arm with several starts is given its best one. Matrices were 4 and 8 times
 smaller there; an arm is given the gap at the nearer of the two, and its range over the beds. A dense model of the
 formats' size is given that of the bed's model of that size, made smaller in the same way. Block tensor trains of a
-given rank are another arm than those of the fewest blocks.
+given rank are another arm than those of the fewest blocks. What ended best at the lowest or the highest of its rates
+has no gap, since its search did not end.
 
 A gap counts under an optimizer with which dense training itself ends below the n-gram model of its size, with every
 seed: what has learned no more than an n-gram tells nothing of what a smaller model loses.
@@ -30,6 +31,10 @@ PROBES = "probe_text"
 
 #: The optimizers under which gaps were measured, as the table calls them.
 OPTIMIZERS: Mapping[str, str] = {"adamw": "AdamW", "muon": "Muon"}
+
+
+#: The settings of an arm that are part of its name, where they are given.
+_NAMED = {"btt": ("rank", "depth"), "grouped": ("groups", "depth"), "dense": ("depth",)}
 
 
 class GapRange(NamedTuple):
@@ -112,7 +117,7 @@ def evidence(root: Path = RECORDS) -> Evidence | None:
 def _bed(root: Path, experiment: str) -> LossBed | None:
     """Read one bed; a ratio counts where arms were trained at it under every optimizer."""
     records = [record for record in read_all(root, experiment) if record.status == "ok"]
-    losses = {key: _chosen(some) for key, some in _by_arm(records).items()}
+    losses = {key: chosen for key, some in _by_arm(records).items() if (chosen := _chosen(some))}
     dense = {name: loss for name in OPTIMIZERS if (loss := losses.get((None, "dense", "", name))) is not None}
     if len(dense) < len(OPTIMIZERS):
         return None
@@ -151,11 +156,11 @@ def _by_arm(records: list[Record]) -> dict[tuple[float | None, str, str, str], d
 def _arm(record: Record) -> tuple[str, str]:
     """Return the arm of a record as gaps name it, and how its cores started."""
     settings, variant = record.config["method_settings"], record.variant or ""
-    if record.method == "btt" and settings.get("rank") is not None:
-        return f"btt rank {settings['rank']}", variant
-    if record.method != "dense" or not variant:
-        return record.method, variant
-    return f"dense:{variant}" if settings.get("depth") is None else f"dense:{variant} depth {settings['depth']:.3g}", ""
+    named = f"dense:{variant}" if record.method == "dense" and variant else record.method
+    for name in _NAMED.get(record.method, ()):
+        if settings.get(name) is not None:
+            named += f" {name} {settings[name]:.3g}"
+    return named, "" if record.method == "dense" else variant
 
 
 def _n_gram(root: Path, dense: Record) -> float:
@@ -169,10 +174,13 @@ def _n_gram(root: Path, dense: Record) -> float:
 
 
 def _chosen(rates: Mapping[float, list[Record]]) -> list[float]:
-    """Return the test losses of the seeds of the rate whose first seed has the lowest validation loss."""
+    """Return the test losses of the seeds of the rate whose first seed has the lowest validation loss.
+
+    There are none where that rate is the lowest or the highest of all.
+    """
     first = {rate: min(some, key=lambda record: record.seed) for rate, some in rates.items()}
     best = min(rates, key=lambda rate: first[rate].metrics["loss"])
-    return [record.metrics["test_loss"] for record in rates[best]]
+    return [record.metrics["test_loss"] for record in rates[best]] if min(rates) < best < max(rates) else []
 
 
 def _matrices_ratio(records: list[Record], ratio: float) -> float:

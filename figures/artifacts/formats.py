@@ -335,9 +335,16 @@ def names_of(lines: pd.DataFrame) -> pd.Series:
     return lines["arm"] + " (" + lines["optimizer"].map(OPTIMIZERS) + ")"
 
 
+def best_shapes(table: pd.DataFrame) -> pd.DataFrame:
+    """Return lines; of an arm in other shapes the best for each optimizer and size, chosen as rates are."""
+    arms = table["arm"].str.extract(r"^(\S+).* depth ")[0] + ", best shape"
+    best = table.assign(arm=arms).sort_values("chosen_by", kind="stable").dropna(subset="arm")
+    return pd.concat([table[arms.isna()], best.drop_duplicates(["arm", "optimizer", "ratio"])]).sort_index()
+
+
 def draw(page: Formats, table: pd.DataFrame, caption: Caption) -> Figure:
     """Draw the loss against each cost, a row of panels per optimizer; arms with one of their own are in each."""
-    table = table.assign(stored_mib=page.lines["stored_mib"])
+    table = best_shapes(table.assign(stored_mib=page.lines["stored_mib"], chosen_by=page.lines["chosen_by"]))
     others = table.loc[table["arm"] != DENSE, "arm"]
     arms = sorted(others.unique(), key=lambda arm: not arm.startswith(SMALLER))
     looks = {**style.strokes(arms), DENSE: style.DENSE_STROKE}

@@ -141,6 +141,8 @@ def test_the_measured_gaps_are_those_of_the_committed_table(bed, page):
     ratios = sorted(optimizers.index[optimizers == 2])
     assert [4, 8][: len(ratios)] == list(found.gaps)
     for ratio, gaps in zip(ratios, found.gaps.values(), strict=True):
+        searched = arms[~arms["at_edge"] & (arms["ratio"] == ratio)]
+        assert {arm for arm, _ in gaps if " " in arm} <= set(searched["arm"])  # others have several starts
         for (arm, optimizer), gap in gaps.items():
             rows = arms[(arms["ratio"] == ratio) & (arms["optimizer"] == optimizer)]
             starts = rows["arm"].str.fullmatch(re.escape(arm) + r"(@size)?(:(orthogonal|spectral|spectron|normal))?")
@@ -160,8 +162,22 @@ def test_a_gap_is_the_range_over_beds_and_the_beds_are_named():
     found = evidence()
     assert [bed.words.split()[1] for bed in found.beds] == ["2-block", "4-block"]
     gaps = {name: str(gap) for name, gap in found.gap(AdvisedArm("comera", 4.0)).items()}
-    assert gaps == {"muon": "+0.23 to +0.33"}
+    assert gaps == {"muon": "+0.23 to +0.32"}
     assert found.gap(AdvisedArm("dense:narrow", 4.0)).keys() == {"muon"}
+
+
+def test_an_arm_whose_best_rate_is_at_an_edge_of_those_tried_has_no_gap(monkeypatch):
+    small, three_quarters = AdvisedArm("dense:small", 4.0), evidence().gap(AdvisedArm("dense:small", 4.0), 0.75)
+    assert three_quarters.keys() == {"muon"}
+    every = bench.advise.evidence.read_all
+
+    def without_higher_rates(root, experiment):
+        records = every(root, experiment)
+        rates = [(one.config.get("training") or {}).get("recipe", {}).get("lr", 0) for one in records]
+        return [one for one, rate in zip(records, rates, strict=True) if one.variant != "small" or rate <= 0.015]
+
+    monkeypatch.setattr("bench.advise.evidence.read_all", without_higher_rates)
+    assert evidence.__wrapped__().gap(small, 0.75) == {}
 
 
 def test_a_gap_counts_where_dense_ends_below_the_n_gram_of_its_size(monkeypatch):

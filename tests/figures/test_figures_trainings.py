@@ -35,6 +35,7 @@ from comera.tensor_train import TTShape
 from figures import frame
 from figures.artifacts import formats
 from figures.artifacts.formats import Formats, bars, beside_probes, beside_smaller, matrices_ratio, select
+from figures.draw import style
 from figures.frame import each as frame_each
 from figures.stats.curves import metric_of
 from figures.stats.searches import against, are_sure, with_sure, worded
@@ -214,6 +215,19 @@ def test_matrices_are_counted_apart_from_the_whole_model() -> None:
         reshaped = dataclasses.replace(found, lines=pd.concat([lines, line], ignore_index=True))
         kept = sum(one.numel() for one in adapted.blocks.parameters() if one.dim() > 1)
         assert matrices_ratio(reshaped).iloc[-1] == pytest.approx(matrices(dense) / kept, rel=0.03)
+
+
+@pytest.mark.parametrize("own", select(committed("formats")), ids=lambda own: own.place)
+def test_a_picture_has_one_stroke_per_arm_and_the_best_of_each_shape(own: Formats) -> None:
+    lines = formats.table(own).assign(chosen_by=own.lines["chosen_by"])
+    drawn = formats.best_shapes(lines)
+    strokes = style.strokes([arm for arm in drawn["arm"].unique() if arm != "dense"])
+    looks = [(stroke.look["marker"], str(stroke.look["linestyle"])) for stroke in strokes.values()]
+    assert len(set(looks)) == len(looks)
+    for line in frame_each(drawn[drawn["arm"].str.endswith(", best shape")]):
+        arm = line.arm.removesuffix(", best shape")
+        shapes = lines[lines["arm"].str.match(rf"{arm} .*depth") & (lines["ratio"] == line.ratio)]
+        assert line.chosen_by == shapes.loc[shapes["optimizer"] == line.optimizer, "chosen_by"].min()
 
 
 def test_trainings_of_other_processors_join_the_page_of_the_one_that_made_most() -> None:
