@@ -17,15 +17,18 @@ from torch import nn
 
 from baselines._arm import (
     TrainedArm,
+    cannot_narrow,
     check_count,
     check_positive,
     check_ratio,
     check_variant,
+    count,
     fused_adamw,
     linear_targets,
+    narrowed,
     parameters_apart,
+    targets_at_depth,
 )
-from baselines._shape import cannot_narrow, count, narrowed, targets_at_depth
 from comera.formats.block_linear import BlockInit, BlockLinear
 from comera.formats.block_tensor_train import BTTLinear
 from comera.protocol import LATER, OPTIMIZERS

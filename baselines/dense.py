@@ -12,7 +12,7 @@ The variant ``adamw8bit`` trains everything densely with AdamW's moments in 8 bi
 
 The variant ``narrow`` is a dense model of the size of a compressed one: the same model with fewer columns everywhere.
 A claim of compression needs it as its rival. It takes a model that can say what it is like narrower
-(:class:`baselines._shape.Narrowing`), as those of the workloads text and teacher do.
+(:class:`baselines._arm.Narrowing`), as those of the workloads text and teacher do.
 
 The variant ``small`` is that rival in another shape: the blocks times ``depth``, and the columns that give the size.
 
@@ -36,17 +36,19 @@ from torch import nn
 from baselines._arm import (
     JoinedOptimizer,
     TrainedArm,
+    cannot_narrow,
     check_positive,
     check_ratio,
     check_targets,
     check_variant,
     embedding_targets,
     fused_adamw,
+    narrowed,
     parameters_apart,
+    targets_at_depth,
 )
 from baselines._eight_bit import EightBitWithFusedAdamW
 from baselines._pruning import Pruning, parts_of, resize_as_loaded
-from baselines._shape import cannot_narrow, narrowed, targets_at_depth
 from comera.protocol import LATER, OPTIMIZERS, CaptureScope, Change, Optimizer, Stage
 
 NARROW, SMALL, EIGHT_BIT, PRUNED = "narrow", "small", "adamw8bit", "pruned"
