@@ -1,4 +1,4 @@
-"""Which shape gives a model a wanted number of parameters: blocks by depth, columns and inner features by size."""
+"""Shapes that give a model a wanted number of parameters: blocks by depth, columns and inner features by size."""
 
 import math
 from collections.abc import Callable
